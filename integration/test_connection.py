@@ -10,7 +10,7 @@ from integration.cluster import ClusterUnderTest
 from integration.reading import Consumers, eventually, next_of, read
 from nsq_ha import Compression, Consumer, Producer, TlsConfig
 from nsq_ha.errors import ConnectError, PublishError
-from tests.support.inside import connection_of, subscriptions_of, topics_of
+from tests.support.inside import connection_of, connection_to, subscriptions_of
 
 NONE: dict[str, Any] = {"compression": Compression.NONE}
 SNAPPY: dict[str, Any] = {"compression": Compression.SNAPPY}
@@ -92,14 +92,14 @@ async def test_an_idle_connection_stays_alive(
         await read(consumer, mark, 1)
         connections = [
             connection_of(subscriptions_of(consumer)[0]),
-            topics_of(producer)[single].senders[0].link.connection,
+            connection_to(producer, single),
         ]
         now = asyncio.get_running_loop().time
         began = now()
         await eventually(lambda: now() - began > 4.0)
         assert connections == [
             connection_of(subscriptions_of(consumer)[0]),
-            topics_of(producer)[single].senders[0].link.connection,
+            connection_to(producer, single),
         ]
         await producer.publish(single, mark)
         (await next_of(consumer, mark)).finish()

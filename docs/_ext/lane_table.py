@@ -1,7 +1,7 @@
 """What each event does to a publish in its lane, as a table for the page of states.
 
-Looking this up for each publish would be too slow, so ``nsq_ha.policy.lane`` does without it. Its tests check row by
-row that it does exactly this.
+Looking this up for each publish would be too slow, so ``nsq_ha.producer.machine`` does without it. Its tests check row
+by row that it does exactly this.
 
 Source: server failures 1.1, 4.2.
 """
@@ -11,12 +11,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from nsq_ha.policy.lane import Stage
-
-if TYPE_CHECKING:
-    from nsq_ha.policy.lane import Entry
+from nsq_ha.producer.state import Request
 
 
 class Standing(enum.Enum):
@@ -113,11 +110,13 @@ STEPS: Final[Mapping[tuple[Standing, LaneEvent], LaneStep]] = MappingProxyType(
 )
 """Maps standing and event to the next step; a missing pair cannot happen."""
 
-_STANDINGS: Final = {Stage.BLOCKED: _S.BLOCKED, Stage.READY: _S.READY, Stage.SENT: _S.SENT, Stage.DONE: _S.DONE}
 
-
-def standing_of(entry: Entry) -> Standing:
-    """Return the standing of a publish in a lane."""
-    if entry.stage is Stage.SENT and entry.given_up:
-        return Standing.ORPHANED
-    return _STANDINGS[entry.stage]
+def standing_of(request: Request) -> Standing:
+    """Return the standing of a publish."""
+    if request.conn is not None:
+        return Standing.ORPHANED if request.is_over else Standing.SENT
+    if request.is_over:
+        return Standing.DONE
+    if request.lane is None:
+        return Standing.OUTSIDE
+    return Standing.BLOCKED if request.blocked else Standing.READY

@@ -43,12 +43,11 @@ if TYPE_CHECKING:
     from nsq_ha.engine.connection import Connection
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.engine.observe import PartitionReports
-    from nsq_ha.engine.shared import Share
     from nsq_ha.options.types import Backoff
     from nsq_ha.policy.topology import Node
     from nsq_ha.stats import PartitionState
 
-C = TypeVar("C", bound="Connection | Share")
+C = TypeVar("C", bound="Connection")
 
 MOVE_GRACE: Final = 0.2
 """Seconds that the old leader has to answer pending publishes after a lookup names another one."""

@@ -122,6 +122,7 @@ class TopicWatch:
         self._channel = channel
         self._plain = PlainTopic()
         self._listeners: list[Listener] = []
+        self._enders: list[Callable[[ClosedError], None]] = []
         self._closed: ClosedError | None = None
         self._loop = asyncio.get_running_loop()
         self._begun = self._ended = 0  # rounds
@@ -202,9 +203,11 @@ class TopicWatch:
                 await self._next_end()
             return self.view
 
-    def add_listener(self, callback: Listener) -> None:
-        """Call ``callback`` with each changed view, but not with the current one."""
+    def add_listener(self, callback: Listener, on_end: Callable[[ClosedError], None] | None = None) -> None:
+        """Call ``callback`` with each changed view, but not with the current one, and ``on_end`` at the end."""
         self._listeners.append(callback)
+        if on_end is not None:
+            self._enders.append(on_end)
 
     def end(self, cause: ClosedError) -> None:
         """Stop looking up, and fail all waiters with ``cause``."""
@@ -215,6 +218,8 @@ class TopicWatch:
         self._round_ended.set()
         if self.siblings is not None:
             self.siblings.cancel()
+        for on_end in self._enders:
+            on_end(again(cause))
 
     async def _next_end(self) -> None:
         if self._closed is None:

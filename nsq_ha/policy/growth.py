@@ -16,6 +16,7 @@ Source: server failures 3.8, 4.2, 4.3; youzan/nsq ``nsqd/topic.go`` (getOrCreate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -70,19 +71,20 @@ class PartitionCount:
 
     Attributes:
         used: The number in use. 0 before the first one, which is used at once.
+        due_at: When :meth:`take` returns the next one. Infinity if there is none.
     """
 
-    __slots__ = ("_due", "_newest", "used")
+    __slots__ = ("_newest", "due_at", "used")
 
     def __init__(self) -> None:
         self.used: int = 0
         self._newest = 0
-        self._due: float | None = None
+        self.due_at: float = math.inf
 
     @property
     def is_pending(self) -> bool:
         """Whether :meth:`take` may return a change, now or later."""
-        return self._due is not None
+        return self.due_at < math.inf
 
     def found(self, number: int, now: float, delay: float) -> None:
         """Record the topic's current number of partitions.
@@ -94,7 +96,7 @@ class PartitionCount:
         """
         if number != self._newest:
             self._newest = number
-            self._due = now + delay if 0 < self.used < number else now
+            self.due_at = now + delay if 0 < self.used < number else now
 
     def take(self, now: float) -> tuple[int, int] | None:
         """Use the new number if it is due.
@@ -103,8 +105,8 @@ class PartitionCount:
             The old number and the new one if keys move to other partitions.
             None if nothing changed or there was no number before.
         """
-        if self._due is None or now < self._due:
+        if now < self.due_at:
             return None
-        self._due = None
+        self.due_at = math.inf
         old, self.used = self.used, self._newest
         return (old, self.used) if old not in (0, self.used) else None

@@ -30,7 +30,6 @@ Source: server failures 3.3, 3.4, 4.3.
 
 from __future__ import annotations
 
-import enum
 from typing import Final
 
 SILENT_INTERVALS: Final = 2
@@ -60,6 +59,10 @@ soon, and one that only takes long stores few publishes twice."""
 OVERDUE_AFTER: Final = 16.0
 """Seconds without an answer after which the connection is closed: a third more than the 12 s that a leader waits for
 a dead follower, and little more than half of the default ``publish_timeout``."""
+
+PROMPT_REFUSAL: Final = 1.0
+"""Seconds after the write within which a refusal means *not stored*. After a longer hang (a follower that does not
+answer) the leader may have stored it."""
 
 SLOW_LINK: Final = 1024 * 1024
 """Minimum bytes per second of a link, so that a large batch gets the time to arrive."""
@@ -132,31 +135,11 @@ class Blocks:
         return min(LONGEST_INTERVAL, max(self._configured, _SHARE_OF_BLOCK * self._longest))
 
 
-class Answering(enum.Enum):
-    """How a leader answers."""
-
-    PROMPT = enum.auto()
-    STALLED = enum.auto()
-    DOUBTED = enum.auto()
-    OVERDUE = enum.auto()
-
-
-def stalled_at(sent_at: float, answered_at: float, size: int) -> float:
+def stalled_at(since: float, size: int) -> float:
     """Return when a leader counts as stalled if no answer arrives.
 
     Args:
-        sent_at: When the oldest unanswered publish was written.
-        answered_at: When the last answer arrived.
+        since: When the last answer arrived, or when the oldest unanswered publish was written if that is later.
         size: Bytes of that publish.
     """
-    return max(sent_at, answered_at) + STALLED_AFTER + size / SLOW_LINK
-
-
-def state_at(now: float, sent_at: float, answered_at: float, size: int) -> Answering:
-    """Return how a leader answers; the arguments are those of :func:`stalled_at`."""
-    stalled = stalled_at(sent_at, answered_at, size)
-    if now < stalled:
-        return Answering.PROMPT
-    if now < stalled + DOUBTED_AFTER - STALLED_AFTER:
-        return Answering.STALLED
-    return Answering.DOUBTED if now < stalled + OVERDUE_AFTER - STALLED_AFTER else Answering.OVERDUE
+    return since + STALLED_AFTER + size / SLOW_LINK

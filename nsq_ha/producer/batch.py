@@ -1,8 +1,8 @@
 """Publish many messages in one call: plan the commands, queue them in order, return an outcome for each message.
 
 The invariants: no message is queued before all are checked. A small batch is
-queued in one iteration of the event loop; a large one at the front of its
-topic's queue, and gives the event loop back after every ``TURN`` seconds of work.
+queued in one iteration of the event loop; a large one while its topic's other
+publishes wait, and gives the event loop back after every ``TURN`` seconds of work.
 Messages that could not be queued within the time limit were not sent, and their
 outcome says so.
 """
@@ -13,12 +13,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from nsq_ha.base.clock import monotonic
-from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
+from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
+from nsq_ha.policy.sharding import Key
 from nsq_ha.producer.requests import (
     CheckedMessage,
     check_compression,
@@ -32,15 +34,16 @@ from nsq_ha.producer.requests import (
     rich_mpub,
     single_pub,
 )
+from nsq_ha.producer.state import Gate
 from nsq_ha.protocol.encoding import body_sizes
 
 if TYPE_CHECKING:
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
-    from nsq_ha.producer.choice import PartitionChoice
-    from nsq_ha.producer.limits import PendingPublish, PendingPublishes
-    from nsq_ha.producer.requests import MpubRequest
-    from nsq_ha.producer.topic import TopicPublisher
+    from nsq_ha.producer.requests import Command, MpubRequest
+    from nsq_ha.producer.shell import Shell
+
+BoundTo = Callable[[Key | None, int | None], int | None]
 
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of one MPUB, unless one message is larger or ``max_batch_bytes`` is lower."""
@@ -72,12 +75,10 @@ class Part(NamedTuple):
     Attributes:
         request: The command; its keys are set. It is a PUB if its one message fits into no batch.
         positions: Positions of its messages in the batch.
-        partition: The partition. None if it is chosen when the command is queued.
     """
 
-    request: PendingPublish
+    request: Command
     positions: Sequence[int]
-    partition: int | None
 
 
 class _Chunk:
@@ -150,7 +151,6 @@ class BatchPlan:
         self._largest = config.max_message_bytes
         self._room = _room(config)
         self._alone_above = config.max_batch_bytes - _COUNT_BYTES
-        self._config = config
         self._compress = compressing(config, topic)
         self.size: int = 0
         self._sizes: list[int] | None = None  # of plain bodies, with their heads
@@ -203,10 +203,15 @@ class BatchPlan:
         self._sizes = sizes
         self.size = sum(sizes) - _HEAD_BYTES * len(sizes)
 
-    def parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part | None]:
+    def parts(self, view: TopicView, bound_to: BoundTo, limit: float) -> Iterator[Part | None]:
         """Plan the commands: by partition and kind, within the server's limits, in order.
 
         The first one comes after the topic is known to accept all messages.
+
+        Args:
+            view: The topic's.
+            bound_to: Returns the only partition that a message may go to, by its key and its partition.
+            limit: Seconds for each command.
 
         Yields:
             The next command. None for a break.
@@ -214,19 +219,20 @@ class BatchPlan:
         Raises:
             ConfigError: The topic does not accept a message; the text names its position.
         """
-        check_compression(view, self._config)
-        publisher.choice.follow(view)
+        if self._compress is not None:
+            check_compression(view)
         planned = self._rich_parts if self._sizes is None else self._plain_parts
-        for part in planned(publisher.choice, view):
+        for part in planned(view, bound_to, limit):
             if part is not None:
+                part.request.is_part = True
                 self._parts.append(part.positions)
                 yield None  # it has been encoded, and queueing it takes time again
             yield part
 
-    def _plain_parts(self, choice: PartitionChoice, view: TopicView) -> Iterator[Part]:
+    def _plain_parts(self, view: TopicView, bound_to: BoundTo, limit: float) -> Iterator[Part]:
         sizes = self._sizes or ()
         try:
-            choice.bound_to(None, None)
+            bound_to(None, None)
         except ConfigError as error:
             raise at_position(0, error) from error
         try:
@@ -234,15 +240,14 @@ class BatchPlan:
         except ConfigError as error:
             raise at_position(sizes.index(_HEAD_BYTES + self._most), error) from error
         bodies: Sequence[bytes] = self._given  # type: ignore[assignment]  # otherwise there were no sizes
-        new_future = asyncio.get_running_loop().create_future
         for cut in _cuts(sizes, self._room):
             part = bodies[cut.start : cut.stop]
             if self._is_alone(len(part[0])):
-                yield Part(single_pub(self.topic, CheckedMessage(part[0], None, None), new_future()), cut, None)
+                yield Part(single_pub(self.topic, CheckedMessage(part[0], None, None), limit), cut)
             else:
-                yield Part(plain_mpub(self.topic, part, new_future, self._largest), cut, None)
+                yield Part(plain_mpub(self.topic, part, limit, self._largest), cut)
 
-    def _rich_parts(self, choice: PartitionChoice, view: TopicView) -> Iterator[Part | None]:
+    def _rich_parts(self, view: TopicView, bound_to: BoundTo, limit: float) -> Iterator[Part | None]:
         by_partition: dict[int | None, deque[_Chunk]] = {}
         adds_context = bool(self._context) and view.meta is not None and view.meta.extend_support
         room = self._room
@@ -255,7 +260,7 @@ class BatchPlan:
             try:
                 check_kind(view, checked.trace_id, checked.ext)
                 check_size(view, len(checked.body), checked.ext, self._largest)
-                partition, key = choice.bound_to(message.key, message.partition), lane_key(message.key)
+                partition, key = bound_to(message.key, message.partition), lane_key(message.key)
             except ConfigError as error:
                 raise at_position(position, error) from error
             cut = by_partition.setdefault(partition, deque())
@@ -268,19 +273,19 @@ class BatchPlan:
             self._checked[position] = _CHECKED
         for partition, cut in by_partition.items():
             while cut:  # each is freed here, and not all at the end
-                yield self._part(cut.popleft(), partition)
+                yield self._part(cut.popleft(), partition, limit)
 
-    def _part(self, chunk: _Chunk, partition: int | None) -> Part:
-        new_future, messages = asyncio.get_running_loop().create_future, chunk.messages
-        request: PendingPublish
+    def _part(self, chunk: _Chunk, partition: int | None, limit: float) -> Part:
+        messages = chunk.messages
+        request: Command
         if self._is_alone(messages[0].wire_bytes - 4):
-            request = single_pub(self.topic, messages[0], new_future(), began_ns=time.time_ns())
+            request = single_pub(self.topic, messages[0], limit, began_ns=time.time_ns())
         elif chunk.kind == "plain":
-            request = plain_mpub(self.topic, [each.body for each in messages], new_future, self._largest)
+            request = plain_mpub(self.topic, [each.body for each in messages], limit, self._largest)
         else:
-            request = rich_mpub(self.topic, messages, new_future(), time.time_ns())
-        request.keys = tuple(chunk.keys)
-        return Part(request, chunk.positions, partition)
+            request = rich_mpub(self.topic, messages, limit, time.time_ns())
+        request.keys, request.partition = tuple(chunk.keys), partition
+        return Part(request, chunk.positions)
 
     def _is_alone(self, size: int) -> bool:
         """Return whether a message of ``size`` bytes, the first of its command, fits into no batch."""
@@ -319,19 +324,17 @@ class BatchCall:
 
     Args:
         plan: The messages.
-        publisher: Their topic's.
-        pending: Holds the commands until they end.
+        shell: The producer's.
         limit: Seconds for the whole call, from now on.
     """
 
-    def __init__(self, plan: BatchPlan, publisher: TopicPublisher, pending: PendingPublishes, limit: float) -> None:
+    def __init__(self, plan: BatchPlan, shell: Shell, limit: float) -> None:
         self._plan = plan
-        self._publisher = publisher
-        self._pending = pending
+        self._shell = shell
         self._limit = limit
-        self._clock = pending.loop.time
-        self._deadline = self._clock() + limit
-        self._queued: deque[PendingPublish] = deque()
+        self._topic = shell.use(plan.topic)
+        self._deadline = shell.clock() + limit
+        self._queued: deque[Command] = deque()
         self._turn_ends = monotonic() + TURN
 
     async def publish(self) -> list[Receipt | PublishError]:
@@ -357,42 +360,59 @@ class BatchCall:
             for request in self._queued:
                 self._forget(request)
 
-    def _forget(self, request: PendingPublish) -> None:
-        if request.future.done() and not request.future.cancelled():
-            request.future.exception()  # mark it as retrieved: the caller may be gone
-        self._pending.let_go(request)
+    def _forget(self, request: Command) -> None:
+        if request.ticket.done() and not request.ticket.cancelled():
+            request.ticket.exception()  # mark it as retrieved: the caller may be gone
+        self._shell.let_go(request)
 
     async def _queue(self) -> PublishError | None:
         """Queue all commands; return why the last ones could not be queued, or None."""
-        plan, publisher = self._plan, self._publisher
+        plan, topic, shell = self._plan, self._topic, self._shell
         if plan.is_small:
             for _ in plan.check():
                 pass
-            if (view := publisher.usable_view()) is not None:
-                for part in plan.parts(publisher, view):
-                    if part is not None:
-                        self._admit(part, self._limit)
+            if topic.names_partitions and not topic.waiting and topic.gate is None:
+                self._queue_now()
                 return None
+        gate = Gate(topic=plan.topic, size=0, limit=self._limit, count=len(plan))
         try:
-            async with publisher.admitted(self._deadline, is_quick=plan.is_small):
-                await self._queue_at_front()
+            await shell.publish(gate)
+            await self._queue_in_turns()
         except PublishError as error:
-            publisher.count_unsent(len(plan) - sum(request.count for request in self._queued), self._deadline)
+            if gate.error is None:
+                topic.unsent.failed += len(plan) - sum(request.count for request in self._queued)
             return error
+        finally:
+            if not gate.is_over:
+                shell.let_go(gate)
+            shell.machine.leave_gate(gate, shell.clock())
+            shell.drain()
         return None
 
-    async def _queue_at_front(self) -> None:
-        view = await self._publisher.view()
-        self._publisher.check_alive()
-        if not self._plan.is_small:
-            for _ in self._plan.check():
-                await self._let_others_run()
-        for part in self._plan.parts(self._publisher, view):
-            if not self._plan.is_small:
-                await self._let_others_run()
-            if part is None:
-                continue
-            self._admit(part, max(self._deadline - self._clock(), 0.0))
+    def _parts(self) -> Iterator[Part | None]:
+        topic, machine = self._topic, self._shell.machine
+        if topic.view is None:
+            return iter(())
+        return self._plan.parts(topic.view, partial(machine.bound_to, topic), self._deadline - self._shell.clock())
+
+    def _queue_now(self) -> None:
+        for part in self._parts():
+            if part is not None:
+                self._admit(part)
+
+    async def _queue_in_turns(self) -> None:
+        """Queue the commands; let other tasks run between them if the batch is large."""
+        plan = self._plan
+        if plan.is_small:
+            self._queue_now()
+            return
+        for _ in plan.check():
+            await self._let_others_run()
+        for part in self._parts():
+            await self._let_others_run()
+            if part is not None:
+                part.request.limit = max(self._deadline - self._shell.clock(), 0.0)
+                self._admit(part)
 
     async def _pause(self) -> bool:
         """Let other tasks run if the turn is over; return whether they did."""
@@ -406,28 +426,31 @@ class BatchCall:
     async def _let_others_run(self) -> None:
         if not await self._pause():
             return
-        self._publisher.check_alive()
-        if self._clock() >= self._deadline:
+        reason: NsqError
+        if self._shell.is_closed:
+            reason = ClosedError("the producer was closed")
+        elif self._shell.clock() < self._deadline:
+            return
+        else:
+            self._topic.unsent.timed_out += len(self._plan) - sum(request.count for request in self._queued)
             reason = ResponseTimeoutError(
                 "the time limit passed before this part of a large batch was queued: raise timeout= or publish"
                 " smaller batches"
             )
-            raise self._publisher.not_sent(reason) from reason
+        failed = PublishError(str(reason), topic=self._plan.topic, partition=None, attempts=0, maybe_stored=False)
+        raise failed from reason
 
-    def _admit(self, part: Part, timeout: float) -> None:
-        partition = part.partition
-        if partition is None:
-            partition = self._publisher.choice.any_partition()
-        self._publisher.sender(partition).submit(part.request)
-        self._pending.add(part.request, timeout)
+    def _admit(self, part: Part) -> None:
+        self._shell.publish(part.request)
         self._queued.append(part.request)
 
 
-async def _outcome(request: PendingPublish) -> list[Receipt] | PublishError:
+async def _outcome(request: Command) -> list[Receipt] | PublishError:
     try:
-        return await request.future
+        receipts: list[Receipt] = await request.ticket
     except PublishError as error:
         return error
+    return receipts
 
 
 def _cuts(sizes: Sequence[int], room: int) -> Iterator[range]:
@@ -471,7 +494,7 @@ def as_list(messages: object) -> list[bytes | OutgoingMessage]:
 def single_mpub(
     topic: str,
     messages: Sequence[object],
-    new_future: Callable[[], asyncio.Future[list[Receipt]]],
+    limit: float,
     config: ProducerConfig,
 ) -> MpubRequest | None:
     """Return a small batch of plain bodies as one command. None for any other batch: use :class:`BatchCall`."""
@@ -483,7 +506,7 @@ def single_mpub(
         return None  # most batches are uniform: encoding this one would be wasted
     try:
         # Anything but bytes raises. An extended topic takes a byte less than others.
-        request = plain_mpub(topic, messages, new_future, config.max_message_bytes - 1)  # type: ignore[arg-type]
+        request = plain_mpub(topic, messages, limit, config.max_message_bytes - 1)  # type: ignore[arg-type]
     except ConfigError:
         return None
     return request if request.size + _HEAD_BYTES * len(messages) <= room else None

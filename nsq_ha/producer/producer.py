@@ -1,8 +1,6 @@
 """The producer: the object that applications publish with.
 
-Owns the public calls, and starts and stops topics and senders. ``producer.topic``
-admits publishes, ``producer.choice`` chooses partitions, ``producer.sender``
-writes.
+Owns the public calls. ``producer.machine`` decides, and ``producer.shell`` does what it decides.
 """
 
 from __future__ import annotations
@@ -11,14 +9,12 @@ import asyncio
 import random
 import time
 from asyncio import get_running_loop
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from typing import Final, Self, Unpack
+from collections.abc import Iterable, Mapping
+from typing import Self, Unpack
 
 from nsq_ha.engine import observe
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.observe import Observer
-from nsq_ha.engine.shared import Connections
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
@@ -31,8 +27,6 @@ from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.sharding import Key
 from nsq_ha.process.clients import clients
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
-from nsq_ha.producer.limits import PendingPublishes
-from nsq_ha.producer.outcomes import PublishCounts
 from nsq_ha.producer.requests import (
     KEY_TYPES,
     CheckedMessage,
@@ -40,15 +34,13 @@ from nsq_ha.producer.requests import (
     check_message,
     compressing,
     in_context,
+    lane_key,
     single_pub,
 )
-from nsq_ha.producer.sender import Sender
-from nsq_ha.producer.statistics import producer_stats, producer_troubles
-from nsq_ha.producer.topic import TopicPublisher, connect_all, unready
+from nsq_ha.producer.shell import Shell
+from nsq_ha.producer.state import Request
+from nsq_ha.producer.statistics import producer_stats, producer_troubles, unready
 from nsq_ha.stats import ProducerStats
-
-FORGET_INTERVAL: Final = 5.0
-"""Seconds between two searches for unused topics."""
 
 
 class Producer(SingleUseClient):
@@ -71,18 +63,13 @@ class Producer(SingleUseClient):
         self._choose_path()
         self._largest = self.config.max_message_bytes
         self._observer = Observer(self.config.on_event)
-        self._topics: dict[str, TopicPublisher] = {}
+        self._shell: Shell | None = None
+        self._is_open = False
         self._batches: set[asyncio.Future[None]] = set()
         self._closing = asyncio.Event()  # new publishes are refused; those that wait go on
-        self._ending = asyncio.Event()
         self._close = Closing(self._until_ended, self._end, "nsq_ha producer closes")
         self._lookups = Lookups(self.config, access="w", observer=self._observer)
-        self._supervisor: asyncio.Task[None] | None = None
-        self._group = asyncio.TaskGroup()
-        self._sender_tasks: dict[Sender, asyncio.Task[None]] = {}
-        self._pending: PendingPublishes | None = None
-        self._past = PublishCounts()  # of forgotten topics
-        self._connections = Connections(self.config)
+        self._usual_limit = self.config.publish_timeout
 
     @classmethod
     def from_env(cls, **overrides: Unpack[ProducerOptions]) -> Self:
@@ -116,10 +103,8 @@ class Producer(SingleUseClient):
 
     async def _open(self) -> None:
         await self._lookups.start()
-        self._pending = PendingPublishes(self.config.publish_timeout)
-        ready = asyncio.Event()
-        self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha producer")
-        await ready.wait()
+        self._shell = Shell(self.config, self._lookups, self._observer)
+        self._is_open = True
         clients.opened("producer", self, on_watched=self._choose_path)
         self._choose_path()
 
@@ -142,78 +127,43 @@ class Producer(SingleUseClient):
 
     async def _until_ended(self) -> None:
         """Wait until all pending publishes end, for ``close_timeout`` at most."""
-        unended = [*self._batches, *(self._pending.futures() if self._pending is not None else ())]
+        pending = () if self._shell is None else self._shell.machine.all_pending()
+        unended = [*self._batches, *(request.ticket for request in pending)]
         if unended:
             await asyncio.wait(unended, timeout=self.config.close_timeout)
 
     async def _end(self) -> None:
         """Close everything, even with publishes pending. May be called again."""
-        self._ending.set()
-        for sender in self._senders():
-            sender.fail_all(ClosedError("the producer was closed"))
-        if self._pending is not None:
-            self._pending.close()
-        for task in self._sender_tasks.values():
-            task.cancel()
-        if self._supervisor is not None:
-            await asyncio.wait({self._supervisor})
+        if self._shell is not None:
+            await self._shell.aclose(ClosedError("the producer was closed"))
         await self._lookups.aclose()
         self._observer.flush()
         clients.closed(self)
 
-    async def _supervise(self, ready: asyncio.Event) -> None:
-        """Own the senders' tasks until the end of the close, or until a bug ends one of them."""
-        try:
-            async with self._group:
-                ready.set()
-                while not self._ending.is_set():
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(FORGET_INTERVAL):
-                            await self._ending.wait()
-                    self._forget_idle()
-        except BaseException as error:
-            self._begin_to_close()
-            closed = ClosedError("the producer failed: its background task ended with an error")
-            closed.__cause__ = error
-            for sender in self._senders():
-                sender.fail_all(closed)
-            raise
-        finally:
-            if self._pending is not None:
-                self._pending.close()  # no sender runs anymore
-
     def _begin_to_close(self) -> None:
         """Refuse new publishes."""
         self._closing.set()
-        if self._pending is not None:
-            self._pending.is_open = False
+        self._is_open = False
 
-    def _check_open(self) -> PendingPublishes:
-        if self._pending is None:
+    def _check_open(self) -> Shell:
+        if self._loop is None or self._shell is None:
             raise ClosedError("the producer is not open: use it with 'async with'")
         if self._closing.is_set():
-            closed = ClosedError("the producer is closed")
-            if self._supervisor is not None and self._supervisor.done() and not self._supervisor.cancelled():
-                closed.__cause__ = self._supervisor.exception()
-            raise closed
+            raise ClosedError("the producer is closed")
         self._check_loop()
-        return self._pending
+        return self._shell
 
     def stats(self) -> ProducerStats:
         """Return the counts and states of all partitions in use. It may be called at any time, from any thread."""
-        pending_bytes = 0 if self._pending is None else self._pending.total_bytes
-        return producer_stats(tuple(self._topics.values()), self._past, self._lookups.counts, pending_bytes)
+        return producer_stats(self._shell, self._lookups.counts)
 
     def _stopped(self) -> str | None:
-        if self._supervisor is not None and self._supervisor.done() and not self._closing.is_set():
-            return "failed: the background task of the producer ended"
         if self._close.is_done:
             return "closed"
         return "closing" if self._closing.is_set() else super()._stopped()
 
     def _troubles(self) -> list[Trouble]:
-        now = 0.0 if self._loop is None else self._loop.time()
-        return producer_troubles(tuple(self._topics.values()), self._lookups.silence, now)
+        return producer_troubles(self._shell, self._lookups.silence)
 
     async def wait_ready(self, *topics: str, timeout: float | None = None) -> None:
         """Connect to the leaders of all partitions of ``topics``, and wait until this is done.
@@ -234,19 +184,21 @@ class Producer(SingleUseClient):
 
         If cancelled, connecting goes on in the background.
         """
-        pending = self._check_open()
+        shell = self._check_open()
         if not topics:
             raise ConfigError("name the topics that wait_ready() should wait for")
-        publishers = [self._publisher(topic, pending) for topic in dict.fromkeys(topics)]
+        names = list(dict.fromkeys(topics))
+        for name in names:
+            check_topic(name)
         limit = None if timeout is None else check_timeout(timeout)
         try:
             async with asyncio.timeout(limit):
-                await connect_all(publishers)
+                await shell.ready(names)
         except TimeoutError as error:
             if isinstance(error, NsqError):
                 raise
             raise ResponseTimeoutError(
-                f"the producer is not ready after {timeout:g} s: {unready(publishers, self._troubles())}"
+                f"the producer is not ready after {timeout:g} s: {unready(shell, names, self._troubles())}"
             ) from None
 
     async def publish(
@@ -289,11 +241,11 @@ class Producer(SingleUseClient):
 
         If cancelled before the message was written, nothing is sent; later the message may be stored.
         """
-        if timeout is not None:
-            timeout = check_timeout(timeout)
-        pending = self._pending
-        if pending is None or not pending.is_open or get_running_loop() is not pending.loop:
-            pending = self._check_open()
+        limit = self._usual_limit if timeout is None else check_timeout(timeout)
+        shell = self._shell
+        if shell is None or not self._is_open or get_running_loop() is not shell.loop:
+            shell = self._check_open()
+        request: Request
         if (
             trace_id is None
             and partition is None
@@ -302,64 +254,75 @@ class Producer(SingleUseClient):
             and defer is None
             and not self._is_checked
             and type(body) is bytes
-            and 0 < len(body) <= self._largest
+            and 0 < len(body) < self._largest
             and (key is None or type(key) in KEY_TYPES)
         ):
-            request = PubRequest(topic=topic, future=pending.new_future(), size=len(body), body=body, key=key)
+            request = PubRequest(topic=topic, size=len(body), limit=limit, body=body)
+            if key is not None:
+                request.key, request.keys = key, (lane_key(key),)
         else:
             message = OutgoingMessage(body, key, partition, trace_id, headers, tag)
             if observe.is_traced():
-                return await self._publish_traced(pending, topic, message, defer, timeout)
-            request = self._checked_request(pending, topic, message, defer)
+                return await self._publish_traced(shell, topic, message, defer, limit)
+            request = self._checked_request(topic, message, defer, limit)
+        if type(topic) is not str or topic not in shell.watches:
+            shell.use(topic)
+        # As _published, without another coroutine for each publish.
+        request.ticket = ticket = shell.new_future()
         try:
-            publisher = self._topics[topic]
-        except (KeyError, TypeError):  # a new topic, or not a name
-            publisher = self._publisher(topic, pending)
-        # As TopicPublisher.publish, without another coroutine for each publish.
-        pending.add(request, timeout)
-        try:
-            if not publisher.try_admit(request):
-                await publisher.wait_and_admit(request)
-            return (await request.future)[0]
+            if shell.machine.publish(request, shell.clock()):
+                if not shell.is_held:
+                    shell.drain()
+            elif not shell.is_due:
+                shell.drain_soon()
+            receipt: Receipt = (await ticket)[0]
         except BaseException:
-            pending.let_go(request)
+            shell.let_go(request)
             raise
+        return receipt
 
     async def _publish_traced(
-        self,
-        pending: PendingPublishes,
-        topic: str,
-        message: OutgoingMessage,
-        defer: float | None,
-        timeout: float | None,
+        self, shell: Shell, topic: str, message: OutgoingMessage, defer: float | None, limit: float
     ) -> Receipt:
         """Publish one message in a span, whose context goes into its headers if the topic is extended."""
         with observe.publishing(str(topic), (message,)) as span:
-            request = self._checked_request(pending, topic, message, defer)
+            request = self._checked_request(topic, message, defer, limit)
             if span.headers and defer is None:
                 checked = CheckedMessage(request.body, request.trace_id, request.ext)
                 request.ext_if_extended = in_context(checked, span.headers, self._largest).ext
-                request.is_plain = request.is_plain and request.ext_if_extended is None  # else nobody looks for it
-            receipts = await self._publisher(topic, pending).publish(request, timeout)
+                request.needs_check = True
+            receipts = await self._published(shell, request)
             span.returns(receipts)
             return receipts[0]
 
-    def _checked_request(
-        self, pending: PendingPublishes, topic: str, message: OutgoingMessage, defer: float | None
-    ) -> PubRequest:
+    async def _published(self, shell: Shell, request: Request) -> list[Receipt]:
+        """Publish a request; return what the leader answers."""
+        shell.use(request.topic)
+        try:
+            receipts: list[Receipt] = await shell.publish(request)
+        except BaseException:
+            shell.let_go(request)
+            raise
+        return receipts
+
+    def _checked_request(self, topic: str, message: OutgoingMessage, defer: float | None, limit: float) -> PubRequest:
         """Return the request for a message that has more than a body and a key."""
         if not isinstance(topic, str):
             check_topic(topic)
-        checked = check_message(message, self._trace_id(topic, message), self._largest, compressing(self.config, topic))
-        return single_pub(
+        codec = compressing(self.config, topic)
+        checked = check_message(message, self._trace_id(topic, message), self._largest, codec)
+        request = single_pub(
             topic,
             checked,
-            pending.new_future(),
+            limit,
             began_ns=time.time_ns(),
             key=message.key,
             partition=message.partition,
             defer=defer,
         )
+        request.compresses = codec is not None
+        request.needs_check = request.compresses or not request.is_plain or request.size >= self._largest
+        return request
 
     async def publish_many(
         self,
@@ -391,40 +354,34 @@ class Producer(SingleUseClient):
 
         If cancelled, any part of the batch may be stored.
         """
-        pending = self._check_open()
+        shell = self._check_open()
         if not isinstance(topic, str):
             check_topic(topic)
         messages = as_list(messages)
         if not messages:
             return []
-        if timeout is not None:
-            timeout = check_timeout(timeout)
-        publisher = self._publisher(topic, pending)
-        request = None if self._is_checked else single_mpub(topic, messages, pending.new_future, self.config)
+        limit = self._usual_limit if timeout is None else check_timeout(timeout)
+        shell.use(topic)
+        request = None if self._is_checked else single_mpub(topic, messages, limit, self.config)
         if request is None:
-            return await self._publish_batch(pending, publisher, messages, timeout)
+            return await self._publish_batch(shell, topic, messages, limit)
         try:
-            return [*await publisher.publish(request, timeout)]
+            return [*await self._published(shell, request)]
         except PublishError as error:
             return [error] * request.count
         except ConfigError as error:
             raise at_position(0, error) from error
 
     async def _publish_batch(
-        self,
-        pending: PendingPublishes,
-        publisher: TopicPublisher,
-        messages: list[bytes | OutgoingMessage],
-        timeout: float | None,
+        self, shell: Shell, topic: str, messages: list[bytes | OutgoingMessage], limit: float
     ) -> list[Receipt | PublishError]:
         """Publish a batch that needs more than one command, or has more than bodies."""
-        topic, limit = publisher.watch.topic, self.config.publish_timeout if timeout is None else timeout
         with observe.publishing(topic, messages) as span:
             plan = BatchPlan(topic, messages, lambda message: self._trace_id(topic, message), self.config, span.headers)
             whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._batches.add(whole)
             try:
-                outcomes = await BatchCall(plan, publisher, pending, limit).publish()
+                outcomes = await BatchCall(plan, shell, limit).publish()
             finally:
                 self._batches.discard(whole)
                 whole.cancel()
@@ -437,40 +394,3 @@ class Producer(SingleUseClient):
         trace = self._trace
         is_traced = trace is True or (trace is not False and topic in trace)
         return random.getrandbits(63) | 1 if is_traced else None
-
-    def _publisher(self, topic: str, pending: PendingPublishes) -> TopicPublisher:
-        known = self._topics.get(topic) if type(topic) is str else None
-        if known is not None:
-            return known
-        check_topic(topic)
-        publisher = TopicPublisher(
-            self._lookups.watch(topic),
-            self.config,
-            connections=self._connections,
-            start=self._start,
-            check_open=self._check_open,
-            pending=pending,
-        )
-        self._topics[topic] = publisher
-        return publisher
-
-    def _senders(self) -> Iterator[Sender]:
-        return (sender for publisher in self._topics.values() for sender in publisher.senders.values())
-
-    def _start(self, sender: Sender) -> None:
-        task = self._group.create_task(sender.run(), name=f"nsq_ha sender {sender.partition}")
-        self._sender_tasks[sender] = task
-        task.add_done_callback(lambda _: self._sender_tasks.pop(sender, None))
-
-    def _forget_idle(self) -> None:
-        """Forget unused topics; the next publish starts them again."""
-        for topic, publisher in tuple(self._topics.items()):
-            if not publisher.is_forgotten():
-                continue
-            del self._topics[topic]
-            self._lookups.unwatch(topic)
-            self._past.add(publisher.unsent)
-            for sender in publisher.senders.values():
-                self._past.add(sender.counts)
-                if sender in self._sender_tasks:
-                    self._sender_tasks[sender].cancel()

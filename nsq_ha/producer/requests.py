@@ -6,7 +6,7 @@ Owns the checks of messages before anything is sent. Each request encodes itself
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -16,7 +16,7 @@ from nsq_ha.errors import ConfigError, RemoteProtocolError
 from nsq_ha.message import TAG_KEY, TRACE_KEY, OutgoingMessage, Receipt
 from nsq_ha.options.checks import check_partition, shown
 from nsq_ha.policy.sharding import Key, printable
-from nsq_ha.producer.limits import PendingPublish
+from nsq_ha.producer.state import Request
 from nsq_ha.protocol import decode_traced
 from nsq_ha.protocol.body_codec import CODEC_HEADER, compress_body
 from nsq_ha.protocol.encoding import (
@@ -38,8 +38,6 @@ from nsq_ha.protocol.encoding import (
 from nsq_ha.protocol.messages import check_traced, traced_size
 
 if TYPE_CHECKING:
-    import asyncio
-
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
 
@@ -193,13 +191,13 @@ def _encode_header(headers: object, tag: object, trace_id: int | None) -> bytes:
     return ext
 
 
-def check_compression(view: TopicView, config: ProducerConfig) -> None:
-    """Check that bodies of the topic can be compressed, if ``config`` says that they should.
+def check_compression(view: TopicView) -> None:
+    """Check that bodies of the topic can be compressed.
 
     Raises:
         ConfigError: They cannot.
     """
-    if view.meta is None or view.meta.extend_support or compressing(config, view.topic) is None:
+    if view.meta is None or view.meta.extend_support:
         return
     cure = "plain nsqd has none"
     if view.meta.is_partitioned:
@@ -259,27 +257,6 @@ def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None, defer_m
         )
 
 
-def suit(request: PendingPublish, view: TopicView, largest: int) -> None:
-    """Give a request the header for extended topics on such a topic; check that the topic accepts what it has.
-
-    Args:
-        request: The request; the sizes of a batch have been checked.
-        view: The topic.
-        largest: The option ``max_message_bytes``.
-
-    Raises:
-        ConfigError: It does not.
-    """
-    if request.ext_if_extended is not None:
-        if view.meta is not None and view.meta.extend_support:
-            request.ext = request.ext_if_extended
-        request.is_plain = request.ext is None and request.trace_id is None and request.defer_ms is None
-        request.ext_if_extended = None
-    check_kind(view, request.trace_id, request.ext, request.defer_ms)
-    if request.body:
-        check_size(view, len(request.body), request.ext, largest)
-
-
 def check_defer(defer: object, checked: CheckedMessage) -> int | None:
     """Return a delay in milliseconds.
 
@@ -311,8 +288,55 @@ def lane_key(key: Key | None) -> Hashable:
 # ---------------------------------------------------------------- commands
 
 
-class PubRequest(PendingPublish, eq=False, kw_only=True):
-    """One message."""
+class Command(Request, eq=False, kw_only=True):
+    """A request that can be encoded.
+
+    Attributes:
+        compresses: Whether bodies of the topic are compressed.
+    """
+
+    compresses: bool = False
+
+    def suit(self, view: TopicView, largest: int) -> None:
+        """Check that the topic accepts it; what it has of sizes, a batch has checked."""
+        if self.compresses:
+            check_compression(view)
+
+    def encode(self, partition: int | None) -> bytes:
+        """Return the command for ``partition``; None omits the number, for servers without partitions."""
+        raise NotImplementedError
+
+    def gather(self, partition: int | None) -> list[bytes]:
+        """Return the command as parts to send one after another."""
+        return [self.encode(partition)]
+
+
+class PubRequest(Command, eq=False, kw_only=True):
+    """One message.
+
+    Attributes:
+        trace_id: The trace id. None for no trace.
+        ext: The extension header, as JSON. None for no header.
+        ext_if_extended: The extension header if the topic is extended, which may not be known yet. None if that makes
+            no difference.
+        defer_ms: The milliseconds until its delivery. None for no delay.
+    """
+
+    trace_id: int | None = None
+    ext: bytes | None = None
+    ext_if_extended: bytes | None = None
+    defer_ms: int | None = None
+
+    def suit(self, view: TopicView, largest: int) -> None:
+        """Take the header for extended topics on such a topic; check that the topic accepts what it has."""
+        super().suit(view, largest)
+        if self.ext_if_extended is not None:
+            if view.meta is not None and view.meta.extend_support:
+                self.ext = self.ext_if_extended
+            self.is_plain = self.ext is None and self.trace_id is None and self.defer_ms is None
+            self.ext_if_extended = None
+        check_kind(view, self.trace_id, self.ext, self.defer_ms)
+        check_size(view, len(self.body), self.ext, largest)
 
     def encode(self, partition: int | None) -> bytes:
         """Return a PUB, PUB_TRACE, PUB_EXT or DPUB."""
@@ -324,7 +348,7 @@ class PubRequest(PendingPublish, eq=False, kw_only=True):
             return encode_pub_trace(self.topic, partition, self.trace_id, self.body)
         return encode_pub(self.topic, partition, self.body)
 
-    def receipts(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
+    def decode(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
         """Return the one receipt."""
         if self.trace_id is None:
             _check_ok(answer, "PUB" if self.ext is None else "PUB_EXT without a trace id")
@@ -336,7 +360,7 @@ class PubRequest(PendingPublish, eq=False, kw_only=True):
         return [Receipt(self.topic, partition, nsqd, self.attempts, *stored)]
 
 
-class MpubRequest(PendingPublish, eq=False, kw_only=True):
+class MpubRequest(Command, eq=False, kw_only=True):
     """Many messages of one kind: all plain, all traced, or all with headers.
 
     Attributes:
@@ -363,7 +387,7 @@ class MpubRequest(PendingPublish, eq=False, kw_only=True):
             return super().gather(partition)
         return gather_mpub_of(self.topic, partition, self.count, self.encoded)
 
-    def receipts(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
+    def decode(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
         """Return a receipt for each message."""
         topic, messages, attempts = self.topic, self.messages, self.attempts
         if self.is_plain:
@@ -388,9 +412,7 @@ class MpubRequest(PendingPublish, eq=False, kw_only=True):
         return receipts
 
 
-def plain_mpub(
-    topic: str, bodies: Sequence[bytes], new_future: Callable[[], asyncio.Future[list[Receipt]]], largest: int
-) -> MpubRequest:
+def plain_mpub(topic: str, bodies: Sequence[bytes], limit: float, largest: int) -> MpubRequest:
     """Check and encode plain bodies, each of ``largest`` bytes at most; return the request.
 
     Raises:
@@ -398,16 +420,14 @@ def plain_mpub(
     """
     count, encoded = len(bodies), gather_bodies(bodies, largest)
     size = sum(map(len, encoded)) - 4 * count
-    return MpubRequest(topic=topic, future=new_future(), size=size, count=count, encoded=encoded)
+    return MpubRequest(topic=topic, limit=limit, size=size, count=count, encoded=encoded)
 
 
-def rich_mpub(
-    topic: str, messages: Sequence[CheckedMessage], future: asyncio.Future[list[Receipt]], began_ns: int
-) -> MpubRequest:
+def rich_mpub(topic: str, messages: Sequence[CheckedMessage], limit: float, began_ns: int) -> MpubRequest:
     """Return a request for one or more messages that are all traced or all have headers."""
     return MpubRequest(
         topic=topic,
-        future=future,
+        limit=limit,
         size=sum(len(message.body) for message in messages),
         count=len(messages),
         is_plain=False,
@@ -421,7 +441,7 @@ def rich_mpub(
 def single_pub(
     topic: str,
     message: CheckedMessage,
-    future: asyncio.Future[list[Receipt]],
+    limit: float,
     *,
     began_ns: int = 0,
     key: Key | None = None,
@@ -436,11 +456,12 @@ def single_pub(
     trace_id, ext, defer_ms = message.trace_id, message.ext, check_defer(defer, message)
     return PubRequest(
         topic=topic,
-        future=future,
+        limit=limit,
         size=len(message.body),
         body=message.body,
         key=key,
         partition=partition,
+        keys=() if key is None and partition is None else (lane_key(key),),
         trace_id=trace_id,
         ext=ext,
         defer_ms=defer_ms,
@@ -454,7 +475,7 @@ def _check_ok(answer: bytes, command: str) -> None:
         raise RemoteProtocolError(f"the answer to {command} must be OK, not {excerpt(answer)}")
 
 
-def encode_run(topic: str, partition: int | None, requests: Sequence[PendingPublish]) -> bytes | list[bytes]:
+def encode_run(topic: str, partition: int | None, requests: Sequence[Command]) -> bytes | list[bytes]:
     """Return the bytes of one or more requests; if bodies are large, as parts to send one after another.
 
     A run of plain PUBs takes a third of the time of others.

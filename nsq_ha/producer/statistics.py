@@ -5,116 +5,159 @@ Nothing here changes anything, and each value is read at once, so any thread may
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from nsq_ha.engine.link import STATES
+from nsq_ha.engine.connection import Connection
 from nsq_ha.policy.health import Trouble
-from nsq_ha.policy.link_life import LinkState
-from nsq_ha.producer.outcomes import PublishCounts
-from nsq_ha.stats import ProducerPartition, ProducerStats
+from nsq_ha.producer.reasons import topic_trouble
+from nsq_ha.producer.state import Lane, PublishCounts, Topic
+from nsq_ha.stats import PartitionState, ProducerPartition, ProducerStats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from nsq_ha.engine.lookups import LookupCounts, TopicWatch
+    from nsq_ha.engine.lookups import LookupCounts
     from nsq_ha.engine.servers import LookupdOutage
-    from nsq_ha.producer.sender import Sender
-    from nsq_ha.producer.topic import TopicPublisher
+    from nsq_ha.producer.shell import Shell
 
 
-def producer_stats(
-    publishers: Iterable[TopicPublisher], past: PublishCounts, lookups: LookupCounts, pending_bytes: int
-) -> ProducerStats:
+def producer_stats(shell: Shell | None, lookups: LookupCounts) -> ProducerStats:
     """Return the statistics of a producer.
 
     Args:
-        publishers: Of the topics in use.
-        past: Counts of forgotten topics.
+        shell: Its shell. None if it was not entered.
         lookups: Counts of all lookups.
-        pending_bytes: Bytes of all queued and unanswered bodies.
     """
-    total, queued, partitions = PublishCounts(), 0, []
-    total.add(past)
-    for publisher in publishers:
-        queued += publisher.queued
-        total.add(publisher.unsent)
-        for _, sender in sorted(publisher.senders.items()):
-            total.add(sender.counts)
-            partitions.append(_partition(publisher.watch, sender))
+    total, queued, partitions, size = PublishCounts(), 0, [], 0
+    if shell is not None:
+        machine = shell.machine
+        total.add(machine.past)
+        waiting: Counter[Lane] = Counter()
+        for request in machine.all_pending():
+            size += request.size
+            if request.lane is None:
+                queued += 1
+            elif request.conn is None:
+                waiting[request.lane] += 1
+        sent = Counter(
+            conn.orphans.get(request) or request.lane for conn in tuple(machine.conns) for request in tuple(conn.sent)
+        )
+        for topic in tuple(machine.topics.values()):
+            total.add(topic.unsent)
+            for lane in tuple(topic.lanes.values()):
+                if lane.is_used:
+                    total.add(lane.counts)
+                    partitions.append(_partition(lane, waiting[lane], sent[lane], is_closed=shell.is_closed))
     partitions.sort(key=lambda each: (each.topic, each.partition))
     return ProducerStats(
         partitions=tuple(partitions),
         queued=queued + sum(each.queued for each in partitions),
         in_flight=sum(each.in_flight for each in partitions),
-        pending_bytes=pending_bytes,
+        pending_bytes=size,
         **asdict(total),
         **asdict(lookups),
     )
 
 
-def _partition(watch: TopicWatch, sender: Sender) -> ProducerPartition:
-    link, trouble, view = sender.link, sender.trouble, watch.view
-    leader = None if view is None else view.leaders.get(sender.partition)
+def _partition(lane: Lane, queued: int, in_flight: int, *, is_closed: bool) -> ProducerPartition:
+    node, error, conn = lane.node, lane.outage.error, lane.conn
+    handle = None if conn is None or is_closed else conn.handle
     return ProducerPartition(
-        topic=watch.topic,
-        partition=sender.partition,
-        leader=None if leader is None else leader.address,
-        state=STATES[link.life.state],
-        queued=sender.lane.waiting,
-        in_flight=sender.lane.unanswered,
-        heartbeat_age=link.heartbeat_age,
-        trouble=None if trouble is None else str(trouble),
-        **asdict(sender.counts),
+        topic=lane.topic.name,
+        partition=lane.number,
+        leader=None if node is None else node.address,
+        state="closed" if is_closed else _state(lane),
+        queued=queued,
+        in_flight=in_flight,
+        heartbeat_age=handle.heartbeat_age if isinstance(handle, Connection) else None,
+        trouble=None if error is None else str(error),
+        **asdict(lane.counts),
     )
 
 
-def producer_troubles(publishers: Sequence[TopicPublisher], silence: LookupdOutage | None, now: float) -> list[Trouble]:
-    """Return what does not work for the topics in use, at the loop's time ``now``.
+def _state(lane: Lane) -> PartitionState:
+    if lane.conn is not None:
+        return "connected"
+    if lane.opening is not None:
+        return "connecting"
+    return "waiting" if lane.is_needed else "idle"
+
+
+def producer_troubles(shell: Shell | None, silence: LookupdOutage | None) -> list[Trouble]:
+    """Return what does not work for the topics in use.
 
     Args:
-        publishers: Of the topics in use. Without any, all that is known is whether an nsqlookupd answers.
+        shell: The producer's. Without any topic, all that is known is whether an nsqlookupd answers.
         silence: Set while none answers.
-        now: The loop's time.
     """
-    if not publishers:
+    if shell is None:
+        return []
+    now, topics = shell.clock(), tuple(shell.machine.topics.values())
+    if not topics:
         return [] if silence is None else [Trouble("", str(silence.error), now - silence.since)]
     found: list[Trouble] = []
     lookups: dict[str, Trouble] = {}  # the same nsqlookupds answer for all topics
-    for publisher in publishers:
-        watch = publisher.watch
+    for topic in topics:
+        watch = shell.watches.get(topic.name)
+        if watch is None:
+            continue
         error, failing_since, absent_since = watch.error, watch.failing_since, watch.absent_since
         if error is not None and failing_since is not None:
             text = str(error)
             lookups.setdefault(text, Trouble("", text, now - failing_since))
-        if absent_since is not None and error is None and not _is_still_connected(publisher):
-            found.append(Trouble(watch.topic, _why_absent(publisher), now - absent_since))
+        if absent_since is not None and error is None and not _is_still_connected(topic):
+            found.append(Trouble(topic.name, _why_absent(topic), now - absent_since))
         leaderless = dict(watch.leaderless_since)
         for partition, since in leaderless.items():
             found.append(Trouble(watch.name_of(partition), "has no leader", now - since))
-        for partition, sender in tuple(publisher.senders.items()):
-            trouble, since_failed = sender.trouble, sender.trouble_since
-            # The failure of an idle sender is no news: the next publish may find a leader that works again.
-            if trouble is None or since_failed is None or partition in leaderless or not _is_in_use(sender):
+        for lane in tuple(topic.lanes.values()):
+            trouble, since_failed = lane.outage.error, lane.outage.began_at
+            # The failure of an idle lane is no news: the next publish may find a leader that works again.
+            if trouble is None or since_failed is None or lane.number in leaderless or not _is_in_use(lane):
                 continue
-            found.append(Trouble(watch.name_of(partition), str(trouble), now - since_failed))
+            found.append(Trouble(lane.name, str(trouble), now - since_failed))
     return [*lookups.values(), *found]
 
 
-def _is_still_connected(publisher: TopicPublisher) -> bool:
+def _is_still_connected(topic: Topic) -> bool:
     """Return whether an nsqd of a plain cluster that is not listed any more takes publishes over its connection."""
-    view = publisher.watch.view
-    is_plain = view is not None and view.is_plain
-    return is_plain and any(sender.link.connection is not None for sender in tuple(publisher.senders.values()))
+    is_plain = topic.view is not None and topic.view.is_plain
+    return is_plain and any(lane.conn is not None for lane in tuple(topic.lanes.values()))
 
 
-def _why_absent(publisher: TopicPublisher) -> str:
-    view, reason = publisher.watch.view, publisher.trouble
+def _why_absent(topic: Topic) -> str:
+    reason = topic_trouble(topic)
     if reason is not None:
         return str(reason)
-    return "no nsqlookupd lists an nsqd for it" if view is not None and view.is_plain else "no partition is known yet"
+    return (
+        "no nsqlookupd lists an nsqd for it"
+        if topic.view is not None and topic.view.is_plain
+        else "no partition is known yet"
+    )
 
 
-def _is_in_use(sender: Sender) -> bool:
-    return sender.load > 0 or sender.link.life.state in (LinkState.CONNECTING, LinkState.PAUSED)
+def _is_in_use(lane: Lane) -> bool:
+    return lane.is_needed or lane.opening is not None or (lane.conn is not None and bool(lane.conn.sent))
+
+
+def unready(shell: Shell, names: Sequence[str], troubles: Sequence[Trouble]) -> str:
+    """Return what :meth:`Shell.ready` still waits for.
+
+    Args:
+        shell: The producer's.
+        names: The topics that it was called with.
+        troubles: What does not work for the producer.
+    """
+    waits = []
+    for name in names:
+        topic = shell.machine.topics.get(name)
+        if topic is None or not topic.names_partitions:
+            waits.append(name)
+        else:
+            waits += [lane.name for lane in topic.lanes.values() if lane.conn is None]
+    known = {trouble.name: trouble.reason for trouble in reversed(troubles)}
+    reasons = ((name, known.get(name) or known.get("") or "is not connected yet") for name in waits)
+    return "; ".join(Trouble(name, reason, 0.0).text for name, reason in reasons)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,13 +11,16 @@ from nsq_ha import OutgoingMessage, ProducerConfig
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
+    NsqError,
     PublishError,
     TopicNotFoundError,
 )
 from nsq_ha.message import Receipt
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.batch import BatchPlan, Part
+from nsq_ha.producer.reasons import topic_trouble
 from nsq_ha.producer.requests import PubRequest
+from nsq_ha.producer.state import Topic
 from nsq_ha.protocol import Pub
 from nsq_ha.protocol.commands import PubTrace
 from tests.support.inside import topics_of
@@ -39,14 +41,13 @@ class Choice:
     """Chooses the partition that a message names, or the one of its key, or any."""
 
     def __init__(self) -> None:
-        self.view: TopicView | None = None
-        self.asked: list[tuple[object, object, TopicView | None]] = []
-
-    def follow(self, view: TopicView) -> None:
-        self.view = view
+        self.asked: list[tuple[object, object]] = []
+        self.errors: dict[object, Exception] = {}
 
     def bound_to(self, key: Any, partition: int | None) -> int | None:  # noqa: ANN401
-        self.asked.append((key, partition, self.view))
+        self.asked.append((key, partition))
+        if key in self.errors:
+            raise self.errors[key]
         if partition is not None:
             return partition
         return None if key is None else int(key)
@@ -66,7 +67,6 @@ class Planned:
         **meta: Any,  # noqa: ANN401
     ) -> None:
         self.choice = Choice()
-        self.publisher: Any = SimpleNamespace(choice=self.choice)
         self.view = TopicView(TOPIC, TopicMeta(3, **meta), dict(enumerate(NODES)), complete=True, exists=True)
         self.plan = BatchPlan(
             TOPIC, list(given), lambda message: message.trace_id if message.trace_id is not None else trace_id, config
@@ -75,7 +75,7 @@ class Planned:
     def parts(self) -> list[Part]:
         for _ in self.plan.check():
             pass
-        return [part for part in self.plan.parts(self.publisher, self.view) if part is not None]
+        return [part for part in self.plan.parts(self.view, self.choice.bound_to, 30.0) if part is not None]
 
     def results(
         self, outcomes: Sequence[list[Receipt] | PublishError], failure: PublishError | None
@@ -87,7 +87,7 @@ class Planned:
 
 
 def shape(parts: list[Part]) -> list[tuple[int | None, list[int], int, bool]]:
-    return [(part.partition, list(part.positions), part.request.count, part.request.is_plain) for part in parts]
+    return [(part.request.partition, list(part.positions), part.request.count, part.request.is_plain) for part in parts]
 
 
 async def test_a_batch_is_as_large_as_the_server_accepts() -> None:
@@ -146,8 +146,8 @@ async def test_messages_are_grouped_by_partition_and_kind_in_their_order() -> No
     assert [part.request.closes_when_refused for part in parts] == [False, False, True, False, False, False]
     traced: Any = parts[1].request
     assert (traced.began_ns > 0, [each.trace_id for each in traced.messages]) == (True, [7])
-    assert case.choice.asked[0] == ("1", None, case.view)
-    assert case.choice.asked[1] == (None, 2, case.view)
+    assert case.choice.asked[0] == ("1", None)
+    assert case.choice.asked[1] == (None, 2)
 
 
 def failed(text: str = "no") -> PublishError:
@@ -245,6 +245,13 @@ async def test_idle_topics_are_forgotten_each_by_itself(stage: Stage) -> None:
 # ---------------------------------------------------------------- a topic that cannot be used
 
 
+def trouble(view: TopicView | None, cause: NsqError | None = None) -> NsqError | None:
+    """Return why a topic cannot be used whose lookups found ``view``."""
+    topic = Topic(TOPIC, 0.0)
+    topic.view, topic.lookup_error, topic.lookupds = view, cause, ("http://a:1", "http://b:1")
+    return topic_trouble(topic)
+
+
 @pytest.mark.parametrize("comes_after", [2.0, None])
 async def test_an_unknown_topic_may_come_within_some_seconds(stage: Stage, comes_after: float | None) -> None:
     stage.lookupd.answer("/lookup", {"message": "Key not found"}, 404)
@@ -267,9 +274,9 @@ async def test_a_known_topic_that_disappears_is_waited_for(stage: Stage) -> None
     loop = asyncio.get_running_loop()
     async with stage.producer(lookup_interval=0.5) as producer:
         await producer.publish(TOPIC, b"x")
-        watch = topics_of(producer)[TOPIC].watch
+        topic = topics_of(producer)[TOPIC]
         stage.lookupd.answer("/lookup", {"message": "Key not found"}, 404)
-        await eventually(lambda: watch.view is not None and not watch.view.exists)
+        await eventually(lambda: topic.view is not None and not topic.view.exists)
         began = loop.time()
         with pytest.raises(PublishError):
             await producer.publish(TOPIC, b"x", timeout=7.0)
@@ -298,3 +305,6 @@ async def test_a_publish_behind_an_unanswered_one_says_so(stage: Stage) -> None:
             PublishError, match=r"may be stored, attempts: 1\): the leader [0-9.:]+ did not answer in time"
         ):
             await first
+
+
+# ---------------------------------------------------------------- its connection

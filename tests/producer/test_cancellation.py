@@ -8,7 +8,7 @@ import pytest
 from nsq_ha import ClosedError, Producer, PublishError
 from nsq_ha.message import Receipt
 from tests.support.cancellation import closes_again, closes_twice_at_once, every_suspension
-from tests.support.inside import pending_of
+from tests.support.inside import machine_of
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 
@@ -77,8 +77,8 @@ async def test_publishing(stage: Stage, is_known: bool) -> None:
             receipt = await asyncio.wait_for(producer.publish(TOPIC, b"after", key="k"), LIMIT)
             assert receipt.attempts == 1
             assert (await producer.publish_many(TOPIC, [b"many"]))[0] == receipt
-            assert pending_of(producer).total_bytes == 0
-            assert pending_of(producer).futures() == []
+            assert producer.stats().pending_bytes == 0
+            assert not list(machine_of(producer).all_pending())
 
 
 async def test_waiting_until_it_is_ready(stage: Stage) -> None:
@@ -99,4 +99,4 @@ async def test_publishing_many(stage: Stage, monkeypatch: pytest.MonkeyPatch) ->
             assert cut.cancelled or (isinstance(outcome, list) and len(outcome) == len(messages))
             receipt = await asyncio.wait_for(producer.publish(TOPIC, b"after"), LIMIT)
             assert receipt.attempts == 1
-            assert pending_of(producer).total_bytes == 0
+            assert producer.stats().pending_bytes == 0

@@ -9,7 +9,6 @@ from nsq_ha import OutgoingMessage, Producer, PublishError, Receipt
 from nsq_ha.errors import ConfigError
 from nsq_ha.producer.batch import BATCH_COUNT, STEP
 from nsq_ha.protocol import Mpub, Pub
-from tests.support.inside import pending_of
 from tests.support.nsqd import LIMIT
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import block, turn
@@ -37,7 +36,7 @@ def arrived(stage: Stage) -> list[bytes]:
 
 
 def pending(producer: Producer) -> int:
-    return pending_of(producer).total_bytes
+    return producer.stats().pending_bytes
 
 
 async def looks(producer: Producer, call: "asyncio.Task[object]") -> AsyncIterator[int]:

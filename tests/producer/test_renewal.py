@@ -7,7 +7,6 @@ import pytest
 from nsq_ha import OutgoingMessage, Producer, Receipt
 from nsq_ha.errors import PublishError
 from nsq_ha.policy import tls_renewal
-from nsq_ha.policy.link_life import LinkState
 from nsq_ha.protocol import Command
 from nsq_ha.protocol.commands import MpubExt
 from tests.support.inside import tls_in_memory, topics_of
@@ -37,8 +36,8 @@ def publish(producer: Producer, body: bytes, key: bytes | None = None) -> asynci
 
 async def opened(producer: Producer) -> None:
     """Return when another connection is open, and the one before has not answered."""
-    link = topics_of(producer)[TOPIC].senders[0].link
-    await eventually(lambda: link.life.state is LinkState.SWITCHING)
+    lane = topics_of(producer)[TOPIC].lanes[0]
+    await eventually(lambda: lane.conn is not None and lane.conn.is_draining)
 
 
 def written(peer: Peer) -> list[bytes]:

@@ -46,8 +46,8 @@ async def until_it_uses(producer: Producer, partitions: set[int]) -> None:
 
 async def until_view(producer: Producer, condition: Callable[[TopicView], bool]) -> None:
     """Wait until what the producer knows of its topic is so."""
-    watch = topics_of(producer)[TOPIC].watch
-    await eventually(lambda: watch.view is not None and condition(watch.view))
+    topic = topics_of(producer)[TOPIC]
+    await eventually(lambda: topic.view is not None and condition(topic.view))
 
 
 async def until_it_knows(producer: Producer, number: int) -> None:

@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from nsq_ha import Backoff, ConfigError, OutgoingMessage
-from nsq_ha.engine import link
 from nsq_ha.errors import ConnectError, NoLeaderError, PublishError
-from nsq_ha.policy.link_life import LinkState
+from nsq_ha.producer import connections
 from nsq_ha.protocol import Command, Pub
 from tests.engine.lookups.loopback import hang
 from tests.support.inside import topics_of
@@ -36,7 +35,7 @@ async def test_a_moved_leader_is_followed_though_the_old_one_is_well(stage: Stag
 
 
 async def test_an_old_leader_may_still_answer_what_it_was_sent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "MOVE_GRACE", LIMIT)
+    monkeypatch.setattr(connections, "MOVE_GRACE", LIMIT)
     old, new = stage.nsqds[:2]
     old.script = holding = Holding()
     stage.lead({0: old})
@@ -44,8 +43,8 @@ async def test_an_old_leader_may_still_answer_what_it_was_sent(stage: Stage, mon
         unanswered = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
         await old.until(lambda: holding.held)
         stage.lead({0: new})
-        life = topics_of(producer)[TOPIC].senders[0].link.life
-        await eventually(lambda: life.state is LinkState.LEAVING)
+        lane = topics_of(producer)[TOPIC].lanes[0]
+        await eventually(lambda: lane.conn is None)
         following = asyncio.create_task(producer.publish(TOPIC, b"y", key="another"))
         await turn(5)
         holding.release()
@@ -58,7 +57,7 @@ async def test_an_old_leader_may_still_answer_what_it_was_sent(stage: Stage, mon
 async def test_what_an_old_leader_does_not_answer_is_sent_to_the_new_one(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "MOVE_GRACE", 0.05)
+    monkeypatch.setattr(connections, "MOVE_GRACE", 0.05)
     old, new = stage.nsqds[:2]
     old.script = holding = Holding()
     stage.lead({0: old})
@@ -74,7 +73,7 @@ async def test_the_end_of_the_connection_to_an_old_leader_does_not_delay_the_new
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is reported while the connection to the new leader is being opened."""
-    monkeypatch.setattr(link, "MOVE_GRACE", 0.05)
+    monkeypatch.setattr(connections, "MOVE_GRACE", 0.05)
     old, new = stage.nsqds[:2]
     old.script = holding = Holding()
     stage.lead({0: old})
@@ -217,9 +216,10 @@ async def test_a_socket_that_is_full_holds_publishes_back(stage: Stage) -> None:
         peer = stage.nsqd.peers[0]
         peer.pause()
         tasks = [asyncio.create_task(producer.publish(TOPIC, b"x" * 1_000_000, key=n)) for n in range(30)]
-        sender = topics_of(producer)[TOPIC].senders[0]
-        await eventually(lambda: sender.link.connection is not None and not sender.link.connection.takes_more)
-        assert sender.lane.unanswered < 31
+        conn = topics_of(producer)[TOPIC].lanes[0].conn
+        assert conn is not None
+        await eventually(lambda: conn.is_full)
+        assert len(conn.sent) < 31
         peer.resume()
         await asyncio.gather(*tasks)
 

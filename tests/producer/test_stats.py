@@ -17,7 +17,8 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotFoundError,
 )
-from nsq_ha.producer import producer as producer_module
+from nsq_ha.producer import machine as machine_module
+from nsq_ha.producer.state import Topic
 from nsq_ha.producer.statistics import producer_troubles
 from nsq_ha.stats import ProducerPartition, ProducerStats
 from tests.support.nsqd import Holding, Publish, Refusing
@@ -139,7 +140,7 @@ async def test_a_publish_that_times_out_is_uncertain(stage: Stage) -> None:
 
 
 async def test_the_counts_of_a_forgotten_topic_stay(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_module, "FORGET_INTERVAL", 0.1)
+    monkeypatch.setattr(machine_module, "FORGET_INTERVAL", 0.1)
     async with stage.producer(idle_timeout=1.0) as producer:
         await producer.publish(TOPIC, b"x")
         await eventually(lambda: not producer.stats().partitions)
@@ -370,6 +371,7 @@ def test_another_thread_may_ask_while_a_lookup_ends() -> None:
     watch: Any = SimpleNamespace(
         topic=TOPIC, error=SilentError(""), failing_since=4.0, absent_since=None, leaderless_since={}
     )
-    publisher: Any = SimpleNamespace(watch=watch, senders={})
-    troubles = producer_troubles([publisher], None, 10.0)
+    machine = SimpleNamespace(topics={TOPIC: Topic(TOPIC, 0.0)})
+    shell: Any = SimpleNamespace(machine=machine, watches={TOPIC: watch}, clock=lambda: 10.0)
+    troubles = producer_troubles(shell, None)
     assert [(each.reason, each.seconds) for each in troubles] == [("no answer", 6.0)]

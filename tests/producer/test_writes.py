@@ -6,7 +6,7 @@ import pytest
 
 from nsq_ha.errors import PublishError
 from nsq_ha.protocol import Command, Mpub, Pub
-from tests.support.inside import pending_of
+from tests.support.inside import machine_of
 from tests.support.nsqd import OK, Holding, Peer, error
 from tests.support.stage import TOPIC, Stage
 
@@ -49,16 +49,14 @@ async def test_what_callers_publish_when_they_are_answered_leaves_in_one_write(s
 async def test_a_batch_that_is_cancelled_leaves_nothing_and_its_answer_is_nobodys(stage: Stage) -> None:
     async with stage.producer() as producer:
         await producer.publish(TOPIC, b"x")
-        pending = pending_of(producer)
-        assert pending is not None
         stage.nsqd.script = holding = Holding()
         publishing = asyncio.create_task(producer.publish_many(TOPIC, [b"a", b"bc"]))
         await stage.nsqd.until(lambda: holding.has(1))
-        assert pending.total_bytes == 3
+        assert producer.stats().pending_bytes == 3
         publishing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await publishing
-        assert (pending.total_bytes, pending.futures()) == (0, [])
+        assert not list(machine_of(producer).all_pending())
         following = asyncio.create_task(producer.publish(TOPIC, b"next"))
         await stage.nsqd.until(lambda: holding.has(2))
         holding.release()
@@ -70,8 +68,6 @@ async def test_a_batch_that_is_cancelled_leaves_nothing_and_its_answer_is_nobody
 async def test_a_batch_that_is_refused_tells_it_for_each_message_and_leaves_nothing(stage: Stage) -> None:
     async with stage.producer() as producer:
         await producer.publish(TOPIC, b"x")
-        pending = pending_of(producer)
-        assert pending is not None
 
         def refuse(peer: Peer, command: Command) -> bool:
             peer.write(error("E_BAD_MESSAGE no"))
@@ -80,4 +76,4 @@ async def test_a_batch_that_is_refused_tells_it_for_each_message_and_leaves_noth
         stage.nsqd.script = refuse
         outcomes = await producer.publish_many(TOPIC, [b"a", b"bc"])
         assert [isinstance(outcome, PublishError) for outcome in outcomes] == [True, True]
-        assert (pending.total_bytes, pending.futures()) == (0, [])
+        assert not list(machine_of(producer).all_pending())

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.nsqd.node import Nsqd
     from nsq_ha.engine.connection import Connection
-    from nsq_ha.producer.limits import PendingPublishes
-    from nsq_ha.producer.topic import TopicPublisher
+    from nsq_ha.producer.machine import Machine
+    from nsq_ha.producer.state import Topic
 
 _Result = TypeVar("_Result")
 
@@ -40,15 +40,21 @@ def connection_of(subscription: Subscription) -> Connection | None:
     return subscription.link.connection
 
 
-def pending_of(producer: Producer) -> PendingPublishes:
-    """Return the publishes of a producer that are not answered; it must have been entered."""
-    assert producer._pending is not None
-    return producer._pending
+def machine_of(producer: Producer) -> Machine:
+    """Return the machine of a producer; it must have been entered."""
+    assert producer._shell is not None
+    return producer._shell.machine
 
 
-def topics_of(producer: Producer) -> dict[str, TopicPublisher]:
+def topics_of(producer: Producer) -> dict[str, Topic]:
     """Return the topics of a producer, by name."""
-    return producer._topics
+    return machine_of(producer).topics
+
+
+def connection_to(producer: Producer, topic: str) -> Connection | None:
+    """Return the connection of a producer to the leader of a topic's first partition."""
+    conn = topics_of(producer)[topic].lanes[0].conn
+    return None if conn is None else conn.handle
 
 
 def coordinator_of(cluster: DevCluster) -> Coordinator:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.base.redaction import excerpt
 from nsq_ha.errors import NsqError, PublishError, RemoteProtocolError, ServerError
 from nsq_ha.options.types import Backoff
-from nsq_ha.policy.lane import PROMPT_REFUSAL
+from nsq_ha.policy.liveness import PROMPT_REFUSAL
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol import decode_traced
 from nsq_ha.protocol.encoding import encode_mpub, encode_mpub_ext, encode_mpub_trace

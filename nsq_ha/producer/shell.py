@@ -1,0 +1,478 @@
+"""Moves bytes, time and results between callers, connections and the machine; decides nothing.
+
+The invariants: a caller whose publish has ended is resumed before the next bytes are read; what all resumed callers
+publish leaves in one write; the sockets are read before anything counts as late; and nothing that is raised in here
+ends the producer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha.base.resuming import detached, resume
+from nsq_ha.base.unexpected import report_unexpected
+from nsq_ha.engine import observe
+from nsq_ha.engine.approach import Approach
+from nsq_ha.engine.connection import Callbacks, Connection
+from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.loops import TO_READ
+from nsq_ha.engine.waiting import is_foreign
+from nsq_ha.errors import ClosedError, ConnectionLostError, NoLeaderError, NsqError, ServerError
+from nsq_ha.policy.lookup_pace import partition_delay
+from nsq_ha.producer import machine as machines
+from nsq_ha.producer.machine import Machine
+from nsq_ha.producer.reasons import unknown
+from nsq_ha.producer.reports import Reports
+from nsq_ha.producer.requests import encode_run
+from nsq_ha.producer.state import (
+    Action,
+    Check,
+    Close,
+    Conn,
+    Forget,
+    Lane,
+    LookUp,
+    Open,
+    Options,
+    Repartitioned,
+    Report,
+    Request,
+    Step,
+    Topic,
+)
+
+if TYPE_CHECKING:
+    from nsq_ha.engine.lookups import TopicWatch
+    from nsq_ha.message import Receipt
+    from nsq_ha.options.config import ProducerConfig
+    from nsq_ha.policy.topology import TopicView
+
+log: logging.Logger = logging.getLogger("nsq_ha.producer")
+
+_STOPPED: Final = 0.1
+"""Seconds after which a read of the sockets does not count any more: the process was stopped since."""
+
+_AFTER_AN_ERROR: Final = 1.0
+"""Seconds until the machine is asked again after an unexpected error."""
+
+
+class Shell:
+    """The loop's side of one producer.
+
+    Args:
+        config: The producer's options.
+        lookups: The producer's.
+        observer: The producer's.
+
+    Attributes:
+        machine: The machine.
+        loop: The producer's event loop.
+        clock: The loop's.
+        new_future: Creates the ticket of a publish.
+        watches: The lookups of the topics in use.
+        is_held: Whether callers are being resumed: what they publish is written after that.
+        is_due: Whether :meth:`drain` is going to be called.
+        is_closed: Whether nothing more ends.
+    """
+
+    def __init__(self, config: ProducerConfig, lookups: Lookups, observer: observe.Observer) -> None:
+        self.machine = Machine(
+            Options(
+                backoff=config.backoff,
+                window=config.window,
+                idle_timeout=config.idle_timeout,
+                sharding=config.sharding,
+                by_load=config.strategy == "least_loaded",
+                retries=config.on_unreachable == "retry",
+                unshared=config.connections_per_nsqd,
+                repartition_delay=partition_delay(config.lookup_interval),
+                has_secret=config.auth_secret is not None,
+                max_message_bytes=config.max_message_bytes,
+                names_nsqds=bool(config.nsqd),
+            ),
+            random.random,
+        )
+        self.loop = asyncio.get_running_loop()
+        self.clock = self.loop.time
+        self.new_future = self.loop.create_future
+        self.watches: dict[str, TopicWatch] = {}
+        self.is_held = self.is_due = self.is_closed = False
+        self._config = config
+        self._lookups = lookups
+        self._reports = Reports(observer)
+        self._approach = Approach()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looked_up: dict[str, contextlib.AbstractContextManager[None]] = {}
+        self._changes: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+
+    # ------------------------------------------------------------ callers
+
+    def use(self, name: str) -> Topic:
+        """Return a topic; look it up from now on.
+
+        Raises:
+            ConfigError: The name is not legal.
+            ClosedError: The lookups have ended.
+        """
+        topic = self.machine.topics.get(name) if type(name) is str else None
+        if topic is None:
+            watch = self.watches[name] = self._lookups.watch(name)
+            topic = self.machine.topic(name, self.clock())
+            watch.add_listener(partial(self._viewed, topic), partial(self._unwatched, topic))
+            if watch.view is not None:
+                self._viewed(topic, watch.view)
+        return topic
+
+    def publish(self, request: Request) -> asyncio.Future[Any]:
+        """Give a request to the machine; return its ticket, which :meth:`let_go` gives back."""
+        request.ticket = ticket = self.new_future()
+        if self.machine.publish(request, self.clock()):
+            if not self.is_held:
+                self.drain()
+        elif not self.is_due:
+            self.drain_soon()
+        return ticket
+
+    def let_go(self, request: Request) -> None:
+        """Take that a caller has stopped waiting, for any reason."""
+        if not request.is_over:
+            self.machine.cancel(request, self.clock())
+            request.ticket.cancel()
+            self.drain()
+
+    async def ready(self, names: Sequence[str]) -> None:
+        """Connect to the leaders of all partitions of these topics, and wait until this is done.
+
+        Raises:
+            TopicNotFoundError: No nsqlookupd of a partitioned cluster knows a topic.
+            ClosedError: The producer was closed.
+        """
+        machine, began = self.machine, self.clock()
+        topics = [self.use(name) for name in names]
+        lanes: dict[Topic, list[Lane]] = {}
+        for topic in topics:
+            topic.callers += 1
+        try:
+            while not self.is_closed:
+                late = self.clock() - began >= machines.UNKNOWN_TOPIC_PATIENCE
+                for topic in topics:
+                    if topic not in lanes and (found := machine.prepare(topic, self.clock())):
+                        lanes[topic] = found
+                    elif late and is_unknown(topic):
+                        raise unknown(topic)
+                    machine.look_up(topic)
+                self.drain()
+                if len(lanes) == len(topics) and all(lane.conn for each in lanes.values() for lane in each):
+                    return
+                await self._next_change(began + machines.UNKNOWN_TOPIC_PATIENCE)
+            raise ClosedError("the producer was closed")
+        finally:
+            for topic in topics:
+                topic.callers -= 1
+                topic.used_at = self.clock()
+                machine.prepared(lanes.get(topic, ()), self.clock())
+            self.drain()
+
+    async def _next_change(self, until: float) -> None:
+        change: asyncio.Future[None] = self.new_future()
+        self._changes.append(change)
+        left = until - self.clock()
+        await asyncio.wait({change}, timeout=left if left > 0 else None)
+
+    # ------------------------------------------------------------ what the machine wants
+
+    def drain_soon(self) -> None:
+        """Call :meth:`drain` in this turn of the loop."""
+        self.is_due = True
+        self.loop.call_soon(self.drain)
+
+    def drain(self) -> None:
+        """Do all that the machine asks for."""
+        machine = self.machine
+        self.is_due = False
+        while machine.dirty:
+            now = self.clock()
+            dirty, machine.dirty = machine.dirty, {}
+            for lane in dirty:
+                if lane.ready:
+                    self._write(lane, now)
+        if machine.finished or machine.actions:
+            self._do()
+        if machine.wake_at < self._timer_at:
+            self._plan()
+
+    def _do(self) -> None:
+        """Give callers their outcomes, and do what else there is."""
+        machine = self.machine
+        finished, machine.finished = machine.finished, []
+        for request in finished:
+            _settle(request)
+        actions, machine.actions = machine.actions, []
+        for action in actions:
+            self._act(action)
+        changes, self._changes = self._changes, []
+        for change in changes:
+            if not change.done():
+                change.set_result(None)
+        self.drain()
+
+    def _write(self, lane: Lane, now: float) -> None:
+        machine = self.machine
+        while requests := machine.take(lane, now):
+            conn: Any = lane.conn
+            handle = conn.handle
+            try:
+                data = encode_run(lane.topic.name, lane.number_on_wire, requests)  # type: ignore[arg-type]
+                handle.write_publishes(data, len(requests))
+            except Exception as error:  # noqa: BLE001 - what was taken but not written would never be answered
+                self._failed(conn, error)
+                return
+            if not handle.takes_more:
+                machine.full(conn, is_cut=handle.has_cut)
+            if not lane.ready:
+                return
+
+    def _act(self, action: Action) -> None:
+        try:
+            if isinstance(action, Report):
+                self._reports.report(action)
+            elif isinstance(action, LookUp):
+                self._look_up(action)
+            elif isinstance(action, Open):
+                action.conn.handle = self._start(self._connect(action.conn), "nsq_ha producer connects")
+            elif isinstance(action, Close):
+                self._close(action)
+            elif isinstance(action, Check):
+                self._check(action)
+            elif isinstance(action, Forget):
+                self.watches.pop(action.topic.name, None)
+                self._stop_looking(action.topic.name)
+                self._lookups.unwatch(action.topic.name)
+            elif isinstance(action, Repartitioned):
+                self._reports.repartitioned(action)
+        except Exception as error:  # noqa: BLE001 - the others go on
+            report_unexpected(log, type(action).__name__, error)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self.loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    @staticmethod
+    def _close(action: Close) -> None:
+        handle = action.conn.handle
+        if isinstance(handle, Connection):
+            handle.abort(action.reason)
+        elif handle is not None:
+            handle.cancel()
+
+    def _look_up(self, action: LookUp) -> None:
+        name = action.topic.name
+        watch = self.watches.get(name)
+        if watch is None:
+            return
+        if action.how == "soon":
+            watch.refresh_soon()
+        elif action.how == "if old":
+            watch.refresh_if_old()
+        elif action.how == "often" and name not in self._looked_up:
+            self._looked_up[name] = wanted = watch.wanted()
+            wanted.__enter__()
+        elif action.how == "rarely":
+            self._stop_looking(name)
+
+    def _stop_looking(self, name: str) -> None:
+        wanted = self._looked_up.pop(name, None)
+        if wanted is not None:
+            wanted.__exit__(None, None, None)
+
+    def _check(self, action: Check) -> None:
+        lane, conn = action
+        watch = self.watches.get(lane.topic.name)
+        siblings, view = (None, None) if watch is None else (watch.siblings, watch.view)
+        check = None if siblings is None or view is None else siblings.check(lane.number, conn.node, view)
+        if siblings is None or check is None:
+            self.machine.checked(lane, conn, None, self.clock())
+            return
+
+        async def passed() -> None:
+            failed = None
+            try:
+                await siblings.passed(lane.number, check)
+            except NoLeaderError as error:
+                failed = error
+            self.machine.checked(lane, conn, failed, self.clock())
+            self.drain()
+
+        self._start(passed(), "nsq_ha producer checks channels")
+
+    # ------------------------------------------------------------ connections
+
+    async def _connect(self, conn: Conn) -> None:
+        """Open a connection, in its turn."""
+        callbacks = Callbacks(
+            partial(self._lost, conn), answers=partial(self._answers, conn), stored=partial(self._stored, conn)
+        )
+        try:
+            handle = await self._approach.open(conn.node, lambda: Connection.open(self._config, conn.node, callbacks))
+            if conn.step is Step.CLOSED:
+                handle.abort(ConnectionLostError("no longer needed"))
+                return
+            conn.handle, conn.lifetime = handle, handle.lifetime
+            handle.on_resume(partial(self._resumed, conn))
+            for request in self.machine.opened(conn, self.clock()):
+                lane: Any = request.lane
+                handle.write_publishes(encode_run(request.topic, lane.number_on_wire, [request]), 1)  # type: ignore[list-item]
+        except (Exception, asyncio.CancelledError) as error:
+            if conn.step is Step.CLOSED or not is_foreign(error):
+                raise
+            self._failed(conn, error)
+        self.drain()
+
+    def _failed(self, conn: Conn, error: BaseException) -> None:
+        """End a connection, or the attempt to open it, after any error."""
+        if not isinstance(error, NsqError):
+            report_unexpected(log, conn.node.address, error)
+            error = ConnectionLostError(f"unexpected error while publishing: {error!r}")
+        if isinstance(conn.handle, Connection):
+            self.machine.drop(conn, error, self.clock())
+        else:
+            self.machine.closed(conn, error, self.clock())
+
+    def _stored(self, conn: Conn, count: int) -> None:
+        """Take answers that are all ``OK``; resume the callers, so that their next publishes leave in one write."""
+        machine, loop = self.machine, self.loop
+        machine.stored(conn, count, loop.time())
+        finished, machine.finished = machine.finished, []
+        if asyncio.current_task(loop) is None:
+            self._resume(finished)
+        else:  # tasks cannot nest
+            for request in finished:
+                _settle(request)
+        if machine.dirty or machine.actions or machine.finished or machine.wake_at < self._timer_at:
+            self.drain()
+
+    def _resume(self, finished: Sequence[Request]) -> None:
+        waiting = []
+        for request in finished:
+            ticket = request.ticket
+            if request.error is None and request.is_plain and not ticket.done():
+                if (one := detached(ticket)) is not None:
+                    waiting.append(one)
+                ticket.set_result(request.receipts)
+            else:
+                _settle(request)
+        self.is_held = True
+        try:
+            for one in waiting:
+                resume(one)
+        finally:
+            self.is_held = False
+
+    def _answers(self, conn: Conn, answers: list[bytes | ServerError]) -> None:
+        self.machine.answered(conn, answers, self.clock())
+        self.drain()
+
+    def _lost(self, conn: Conn, error: NsqError) -> None:
+        self.machine.closed(conn, error, self.clock())
+        self.drain()
+
+    def _resumed(self, conn: Conn) -> None:
+        self.machine.writable(conn)
+        self.drain()
+
+    # ------------------------------------------------------------ lookups and time
+
+    def _viewed(self, topic: Topic, view: TopicView) -> None:
+        try:
+            self._ask_lookups(topic)
+            self.machine.viewed(topic, view, self.clock())
+        except Exception as error:  # noqa: BLE001 - the next tick tries again
+            report_unexpected(log, topic.name, error)
+            self.machine.wake(self.clock() + _AFTER_AN_ERROR)
+        self.drain()
+
+    def _unwatched(self, topic: Topic, error: ClosedError) -> None:
+        """Take that the lookups have ended."""
+        if self.machine.topics.get(topic.name) is topic:
+            self.machine.fail_waiting(topic, error)
+            self.drain()
+
+    def _ask_lookups(self, topic: Topic) -> None:
+        watch = self.watches.get(topic.name)
+        if watch is not None:
+            topic.lookup_error, topic.lookupds = watch.error, watch.lookupds
+            if topic.view is None and watch.view is not None:
+                self.machine.viewed(topic, watch.view, self.clock())
+
+    def _plan(self) -> None:
+        self._timer_at = when = self.machine.wake_at
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_at(when, self._read, when)
+
+    def _read(self, when: float) -> None:
+        """Read the sockets first: what is due may have been answered."""
+        self._timer = self.loop.call_later(TO_READ, self._tick, when, self.clock())
+
+    def _tick(self, when: float, read_at: float) -> None:
+        now = max(self.clock(), when)  # timers may fire a tick of the clock early
+        if now - read_at > _STOPPED:
+            self._read(when)
+            return
+        self._timer, self._timer_at = None, math.inf
+        try:
+            for topic in list(self.machine.topics.values()):
+                if topic.waiting:
+                    self._ask_lookups(topic)
+            self.machine.tick(now)
+        except Exception as error:  # noqa: BLE001 - a later one may work
+            report_unexpected(log, "the producer's clock", error)
+            self.machine.wake(now + _AFTER_AN_ERROR)
+        self.drain()
+
+    # ------------------------------------------------------------ the end
+
+    async def aclose(self, error: ClosedError) -> None:
+        """Fail all that is pending, close all connections, and wait for their end. May be called again."""
+        handles = [conn.handle for conn in self.machine.conns if isinstance(conn.handle, Connection)]
+        self.machine.close(error)
+        self.is_closed = True
+        self.drain()
+        if self._timer is not None:
+            self._timer.cancel()
+        for name in list(self._looked_up):
+            self._stop_looking(name)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for handle in handles:
+            await handle.ended()
+
+
+def is_unknown(topic: Topic) -> bool:
+    """Return whether no nsqlookupd of a partitioned cluster knows a topic, and none ever did."""
+    view = topic.view
+    return view is not None and not (topic.was_known or view.exists or view.is_plain)
+
+
+def _settle(request: Request) -> None:
+    """Give the caller its outcome."""
+    ticket: asyncio.Future[list[Receipt]] = request.ticket
+    if request.error is None:
+        if observe.watched.is_any and not request.is_plain and request.receipts:
+            observe.published(request.topic, request.receipts, request.began_ns)
+        if not ticket.done():
+            ticket.set_result(request.receipts or [])
+    elif not ticket.done():
+        ticket.set_exception(request.error)

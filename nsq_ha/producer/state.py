@@ -1,0 +1,597 @@
+"""What the producer's machine consists of, and who owns what.
+
+A topic has a lane for each partition. A lane has the requests that are not written, and the keys. A connection has the
+requests that are written, in the order of their answers. An nsqd has one health, whatever leads to it. A request knows
+its lane, and the connection over which it was written last; in the list of any other connection it is *orphaned*: its
+answer is counted there, and ends it if it is still open, but a refusal or a loss there says nothing about it.
+
+Source: server failures 1.1, 4.2.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from nsq_ha.errors import NsqError
+from nsq_ha.message import Receipt
+from nsq_ha.options.types import Backoff
+from nsq_ha.policy.growth import PartitionCount
+from nsq_ha.policy.sharding import Key
+from nsq_ha.policy.timing import Outage, Warned
+from nsq_ha.policy.tls_renewal import Lifetime
+from nsq_ha.policy.topology import Node, TopicView
+
+if TYPE_CHECKING:
+    from nsq_ha.options.config import Sharding
+
+FIRST_PROBE: Final = 1.0
+"""Seconds from a failure until a partition or an nsqd that others are preferred to is tried again."""
+
+LONGEST_PROBE: Final = 30.0
+"""Most seconds between two attempts to connect to an nsqd while others work."""
+
+
+class Options(NamedTuple):
+    """What the machine needs of the producer's options.
+
+    Attributes:
+        backoff: The pauses between attempts.
+        window: Most unanswered publishes of a connection.
+        idle_timeout: Seconds after which what is not used is closed or forgotten.
+        sharding: The rule for keys.
+        by_load: Whether the less loaded of two partitions is chosen.
+        retries: Whether what fails is tried again.
+        unshared: Partitions of an nsqd that have a connection each; the others share one.
+        repartition_delay: Seconds before a larger number of partitions is used.
+        has_secret: Whether nsqd gets AUTH if it asks for it.
+        max_message_bytes: The largest message.
+        names_nsqds: Whether the user named nsqds, and no nsqlookupd.
+    """
+
+    backoff: Backoff = Backoff()
+    window: int = 1000
+    idle_timeout: float = 600.0
+    sharding: Sharding = "murmur3"
+    by_load: bool = False
+    retries: bool = True
+    unshared: int = 64
+    repartition_delay: float = 0.0
+    has_secret: bool = False
+    max_message_bytes: int = 1024 * 1024
+    names_nsqds: bool = False
+
+
+class PublishCounts(msgspec.Struct):
+    """Counts that only grow; the fields of :class:`~nsq_ha.stats.ProducerPartition` with the same names."""
+
+    published: int = 0
+    failed: int = 0
+    uncertain: int = 0
+    timed_out: int = 0
+    retries: int = 0
+    reconnects: int = 0
+
+    def add(self, other: PublishCounts) -> None:
+        """Add all counts of ``other``."""
+        for name, count in msgspec.structs.asdict(other).items():
+            setattr(self, name, getattr(self, name) + count)
+
+    def failure(self, request: Request) -> None:
+        """Count the messages of a publish that failed."""
+        self.failed += request.count
+        if request.maybe_stored:
+            self.uncertain += request.count
+
+
+class Request(msgspec.Struct, eq=False, kw_only=True):
+    """A publish: one command of one or of many messages. ``producer.requests`` encodes it.
+
+    Attributes:
+        topic: The topic.
+        ticket: The owner's; the machine does not look at it.
+        size: Bytes of the bodies.
+        limit: Seconds for the whole call.
+        body: The body of a PUB. Empty for an MPUB.
+        key: The caller's key. None for no key.
+        partition: The caller's partition. None if the key or the producer chooses.
+        keys: Keys whose publishes must keep their order; none for messages without order.
+        count: Number of messages.
+        is_plain: Whether it has neither trace ids nor headers; the answer then is ``OK``.
+        is_part: Whether it is a command of a batch that has been checked, and goes before what waits.
+        needs_check: Whether the topic may not accept it.
+        closes_when_refused: Whether the connection is unusable after a refusal.
+        began_ns: When the call began, in nanoseconds since the epoch; 0 if it is not traced.
+        deadline: When its time limit ends.
+        lane: Its partition. None before one is chosen.
+        conn: The connection over which it was written last. None if it is not unanswered there.
+        blocked: Number of its keys that an earlier publish holds.
+        attempts: How often it was written.
+        sent_at: When it was written last.
+        maybe_stored: Whether one of its attempts is in doubt.
+        is_counted: Whether an acknowledgement was counted.
+        is_over: Whether it has ended for its caller.
+        receipts: One for each message, once it is stored.
+        error: Why it failed.
+    """
+
+    topic: str
+    size: int
+    limit: float
+    ticket: Any = None
+    body: bytes = b""
+    key: Key | None = None
+    partition: int | None = None
+    keys: tuple[Hashable, ...] = ()
+    count: int = 1
+    is_plain: bool = True
+    is_part: bool = False
+    needs_check: bool = False
+    closes_when_refused: bool = False
+    began_ns: int = 0
+    deadline: float = 0.0
+    lane: Lane | None = None
+    conn: Conn | None = None
+    blocked: int = 0
+    attempts: int = 0
+    sent_at: float = 0.0
+    maybe_stored: bool = False
+    is_counted: bool = False
+    is_over: bool = False
+    receipts: list[Receipt] | None = None
+    error: Exception | None = None
+
+    def suit(self, view: TopicView, largest: int) -> None:
+        """Take the form that the topic accepts.
+
+        Raises:
+            ConfigError: It accepts none.
+        """
+
+    def decode(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
+        """Return the receipts for nsqd's answer.
+
+        Raises:
+            RemoteProtocolError: The answer does not fit: answers and publishes are misaligned.
+        """
+        raise NotImplementedError
+
+
+class Gate(Request, eq=False, kw_only=True):
+    """Keeps a large batch's place in a topic; it ends without receipts when the batch may be queued, part by part."""
+
+    needs_check: bool = True
+
+
+class Step(enum.Enum):
+    """How far a connection is."""
+
+    OPENING = enum.auto()
+    OPEN = enum.auto()
+    CLOSED = enum.auto()
+
+
+class Nsqd:
+    """One nsqd, and its health.
+
+    Attributes:
+        address: Its address.
+        is_plain: Whether it has no partitions.
+        shared: The connection for all lanes that have none of their own.
+        unshared: Number of connections that lanes have of their own.
+        failures: Failures in a row since nsqd accepted a command.
+        retry_at: When to connect again.
+        probe_at: When to try it again though others work.
+        ask_at: When to ask again over another connection whether it answers.
+        is_suspect: Whether others are preferred to it: it could not be connected to, or answers no publish.
+    """
+
+    __slots__ = (
+        "address",
+        "ask_at",
+        "failures",
+        "is_plain",
+        "is_suspect",
+        "probe_at",
+        "retry_at",
+        "shared",
+        "unshared",
+    )
+
+    def __init__(self, node: Node) -> None:
+        self.address, self.is_plain = node.address, node.is_plain
+        self.shared: Conn | None = None
+        self.unshared = self.failures = 0
+        self.retry_at = self.probe_at = self.ask_at = -math.inf
+        self.is_suspect = False
+
+    def suspect(self, now: float) -> None:
+        """Prefer others for now."""
+        if not self.is_suspect:
+            self.is_suspect = True
+            self.probed(now)
+
+    def probed(self, now: float) -> None:
+        """Plan the next try. Any nsqd of a plain cluster takes what this one does not, so it may wait for longer."""
+        longest = LONGEST_PROBE if self.is_plain else FIRST_PROBE
+        self.probe_at = now + min(FIRST_PROBE * 2.0 ** max(min(self.failures, 30) - 1, 0), longest)
+
+
+class Conn:
+    """One connection, from the decision to open it to its end.
+
+    Attributes:
+        nsqd: Where it leads.
+        node: The same, as nsqlookupd names it.
+        is_shared: Whether it is for all lanes that have none of their own.
+        step: How far it is.
+        handle: The owner's.
+        lanes: The lanes that use it, or wait for it.
+        leaving: The lanes that have left it, and until when its answers to them are waited for.
+        sent: What was written, in the order of the answers.
+        orphans: Those of them that were written again since, or stored elsewhere, with the lanes that they had.
+        since: Since when it has been silent, while something is unanswered; or since when it is being opened.
+        opened_at: When it was opened.
+        last_used: When it was written to last.
+        slow_at: While it is being opened: when this has taken too long.
+        is_doubted: Whether it has been silent for so long that nothing more is written.
+        is_full: Whether the socket has no space.
+        is_draining: Whether it only gets the rest of its answers.
+        is_read: Whether nsqd reads what follows the last answer.
+        cut: The request that was not written to its end. None if all were.
+        starved: The lanes that would write if they could.
+        lifetime: How long nsqd can write to it. None for no limit.
+        successor: The connection that is to replace it.
+        replaces: The connection that it is to replace.
+        renew_at: When to try again to replace it.
+        asks: The silent connection because of which it asks whether nsqd answers. None for all others.
+        probe: The connection that asks because of this one.
+        grace_until: When it is closed, unless an answer comes.
+        refresh_at: When to look its topics up again.
+    """
+
+    __slots__ = (
+        "asks",
+        "cut",
+        "grace_until",
+        "handle",
+        "is_doubted",
+        "is_draining",
+        "is_full",
+        "is_read",
+        "is_shared",
+        "lanes",
+        "last_used",
+        "leaving",
+        "lifetime",
+        "node",
+        "nsqd",
+        "opened_at",
+        "orphans",
+        "probe",
+        "refresh_at",
+        "renew_at",
+        "replaces",
+        "sent",
+        "since",
+        "slow_at",
+        "starved",
+        "step",
+        "successor",
+    )
+
+    def __init__(self, nsqd: Nsqd, node: Node, now: float, *, is_shared: bool = False) -> None:
+        self.nsqd, self.node, self.is_shared = nsqd, node, is_shared
+        self.step = Step.OPENING
+        self.handle: Any = None
+        self.lanes: dict[Lane, None] = {}
+        self.leaving: dict[Lane, float] = {}
+        self.sent: deque[Request] = deque()
+        self.orphans: dict[Request, Lane] = {}
+        self.since = self.opened_at = now
+        self.last_used = -math.inf
+        self.slow_at = math.inf
+        self.is_doubted = self.is_full = self.is_draining = False
+        self.is_read = True
+        self.cut: Request | None = None
+        self.starved: dict[Lane, None] = {}
+        self.lifetime: Lifetime | None = None
+        self.successor: Conn | None = None
+        self.replaces: Conn | None = None
+        self.asks: Conn | None = None
+        self.probe: Conn | None = None
+        self.grace_until = math.inf
+        self.refresh_at = self.renew_at = -math.inf
+
+    def own(self) -> list[Request]:
+        """Return what is unanswered here and was not written again, each once, in its order."""
+        return [request for request in dict.fromkeys(self.sent) if request.conn is self]
+
+    def owes(self, lane: Lane | None = None) -> bool:
+        """Return whether answers are due: any, or those to one lane."""
+        return any(request.conn is self and lane in (None, request.lane) for request in self.sent)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the caller of an unanswered publish waits."""
+        return any(request.conn is self and not request.is_over for request in self.sent)
+
+    def orphan(self, request: Request) -> None:
+        """Record that what is unanswered here is written again, or is stored already."""
+        if request.lane is not None:
+            self.orphans[request] = request.lane
+        request.conn = None
+        request.maybe_stored = True
+
+
+class LaneOutage(Outage):
+    """Feeds the log, the events, the statistics and the health of one partition.
+
+    Attributes:
+        error: Why publishing fails now. None if it may work.
+        is_on: Whether the last publish that ended, or the last attempt to write, failed.
+    """
+
+    __slots__ = ("error", "is_on")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: NsqError | None = None
+        self.is_on = False
+
+
+class Lane:
+    """One partition of one topic.
+
+    Attributes:
+        topic: The topic.
+        number: The partition.
+        node: The nsqd that leads it. None if there is none now.
+        number_on_wire: The partition in commands. None for servers without partitions.
+        conn: The connection that is written to. None if there is none.
+        opening: The connection that is waited for.
+        is_checked: Whether the partition has the channels of the others, as far as that can be known.
+        ready: What may be written, in order.
+        keys: The keys that are taken, and who waits for each behind its holder.
+        refusals: Refused attempts in a row; all before one pause count as one.
+        paused_until: Until when nothing is written.
+        failures: Failures to find a leader in a row.
+        retry_at: When to look for a leader again.
+        probe_at: When a publish may try it though others work.
+        outage: Its trouble.
+        shared: The receipts of a message that nothing distinguishes from others.
+        callers: Number of those who wait for a connection.
+        counts: Counts of its publishes.
+        last_used: When it was written to last.
+        is_used: Whether it was ever needed.
+        was_connected: Whether it ever had a connection.
+        handle: The owner's.
+    """
+
+    __slots__ = (
+        "callers",
+        "conn",
+        "counts",
+        "failures",
+        "handle",
+        "is_checked",
+        "is_used",
+        "keys",
+        "last_used",
+        "node",
+        "number",
+        "number_on_wire",
+        "opening",
+        "outage",
+        "paused_until",
+        "probe_at",
+        "ready",
+        "refusals",
+        "retry_at",
+        "shared",
+        "topic",
+        "was_connected",
+    )
+
+    def __init__(self, topic: Topic, number: int) -> None:
+        self.topic, self.number = topic, number
+        self.node: Node | None = None
+        self.number_on_wire: int | None = number
+        self.conn: Conn | None = None
+        self.opening: Conn | None = None
+        self.is_checked = self.is_used = self.was_connected = False
+        self.ready: OrderedDict[Request, None] = OrderedDict()
+        self.keys: dict[Hashable, OrderedDict[Request, None] | None] = {}
+        self.refusals = self.failures = self.callers = 0
+        self.paused_until = self.retry_at = self.probe_at = self.last_used = -math.inf
+        self.outage = LaneOutage()
+        self.shared: list[Receipt] = []
+        self.counts = PublishCounts()
+        self.handle: Any = None
+
+    @property
+    def name(self) -> str:
+        """The topic and the partition, if there are any."""
+        view = self.topic.view
+        return f"{self.topic.name}-{self.number}" if view is None else view.name_of(self.number)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a publish or a caller waits for a connection."""
+        return bool(self.ready or self.callers)
+
+    @property
+    def load(self) -> int:
+        """Number of publishes that wait, or that its connection has not answered."""
+        conn = self.conn
+        return len(self.ready) + (0 if conn is None else len(conn.sent))
+
+    def submit(self, request: Request) -> None:
+        """Queue a request, behind the holders of its keys."""
+        keys, wanted = self.keys, request.keys
+        if keys.keys().isdisjoint(wanted):
+            keys.update(dict.fromkeys(wanted))
+        else:
+            for key in wanted:
+                if key not in keys:
+                    keys[key] = None
+                    continue
+                queue = keys[key]
+                if queue is None:
+                    queue = keys[key] = OrderedDict()
+                queue[request] = None
+                request.blocked += 1
+        if not request.blocked:
+            self.ready[request] = None
+
+    def release(self, request: Request) -> None:
+        """Take a request out, if it is still here, and give its keys to the next ones."""
+        keys, ready = self.keys, self.ready
+        for key in request.keys:
+            queue = keys[key]
+            if not queue:
+                del keys[key]
+            elif request in queue:
+                del queue[request]
+            else:
+                following, _ = queue.popitem(last=False)
+                following.blocked -= 1
+                if not following.blocked:
+                    ready[following] = None
+
+    def again(self, requests: Iterable[Request]) -> None:
+        """Put requests back at the front, in their order."""
+        for request in reversed(list(requests)):
+            self.ready[request] = None
+            self.ready.move_to_end(request, last=False)
+
+    def unwritten(self) -> list[Request]:
+        """Return what is not written: what may be, and what waits for a key."""
+        found = dict(self.ready)
+        for queue in self.keys.values():
+            found.update(queue or {})
+        return list(found)
+
+
+class Topic:
+    """One topic.
+
+    Attributes:
+        name: Its name.
+        view: The latest view. None before the first lookup.
+        lookup_error: Why the last lookup failed.
+        lookupds: Who was asked.
+        was_known: Whether its partitions were ever known.
+        count: The number of partitions in use, and the one that follows it.
+        lanes: The partitions, by number.
+        routes: Those that accept publishes without a key.
+        turn: Chooses the next of them.
+        by_load: Whether the less loaded of two is chosen.
+        is_quick: Whether a publish without a key goes to the next route, unless that is in trouble.
+        waiting: Requests without a partition, in order.
+        gate: The batch that is being queued; all others wait for it.
+        callers: Number of those who wait until all is connected.
+        used_at: When it was last used, but for writes.
+        unsent: Counts of publishes that never had a partition.
+        wanting: The lanes because of which it is looked up often.
+        is_looked_up: Whether it is looked up often.
+    """
+
+    def __init__(self, name: str, now: float) -> None:
+        self.name = name
+        self.view: TopicView | None = None
+        self.lookup_error: NsqError | None = None
+        self.lookupds: tuple[str, ...] = ()
+        self.was_known = self.by_load = self.is_quick = self.is_looked_up = False
+        self.count = PartitionCount()
+        self.lanes: dict[int, Lane] = {}
+        self.routes: list[Lane] = []
+        self.turn = 0
+        self.waiting: OrderedDict[Request, None] = OrderedDict()
+        self.gate: Gate | None = None
+        self.callers = 0
+        self.used_at = now
+        self.unsent = PublishCounts()
+        self.wanting: dict[Lane, None] = {}
+
+    @property
+    def names_partitions(self) -> bool:
+        """Whether the view names the topic's partitions."""
+        return self.view is not None and self.view.partition_num > 0
+
+    def lane(self, number: int) -> Lane:
+        """Return the lane of a partition."""
+        lane = self.lanes.get(number)
+        if lane is None:
+            lane = self.lanes[number] = Lane(self, number)
+        return lane
+
+
+# ---------------------------------------------------------------- what the owner does
+
+
+class Open(NamedTuple):
+    """Open a connection."""
+
+    conn: Conn
+
+
+class Close(NamedTuple):
+    """End a connection, or the attempt to open it."""
+
+    conn: Conn
+    reason: NsqError
+
+
+class Check(NamedTuple):
+    """Make sure that a partition has the channels of the others, before a connection is used for it."""
+
+    lane: Lane
+    conn: Conn
+
+
+class LookUp(NamedTuple):
+    """Look a topic up: soon, if what is known is old, often, or no longer often."""
+
+    topic: Topic
+    how: str
+
+
+class Forget(NamedTuple):
+    """Stop looking a topic up: nobody uses it."""
+
+    topic: Topic
+
+
+class Repartitioned(NamedTuple):
+    """Keys move to other partitions."""
+
+    topic: Topic
+    before: int
+    after: int
+
+
+class Report(NamedTuple):
+    """Something to log, and to tell the application.
+
+    Attributes:
+        what: ``failed``, ``recovered``, ``connected``, ``disconnected``, ``refused``, ``moved`` or ``closing``.
+        lane: The partition.
+        error: Why.
+        conn: The connection.
+        outage: The facts, if there is a reason to warn.
+    """
+
+    what: str
+    lane: Lane
+    error: NsqError | None = None
+    conn: Conn | None = None
+    outage: Warned | None = None
+
+
+Action = Open | Close | Check | LookUp | Forget | Repartitioned | Report
