@@ -15,6 +15,7 @@ from nsq_ha.errors import AuthError, ConnectError, NotInFlightError, RemoteProto
 from nsq_ha.message import Message, MessageSource
 from nsq_ha.options.types import Compression
 from nsq_ha.protocol import ClientProtocol, Close, Handshake, Layout, Offer, Send, StartCodec, Sub, decode_traced
+from nsq_ha.protocol.client import OK_RUNS
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import HEARTBEAT, Frame, FrameDecoder, FrameType, encode_frame
 from nsq_ha.protocol.handshake import GetSecret, Receive
@@ -128,17 +129,22 @@ def _told(error: ServerError) -> str:
 def heard(protocol: ClientProtocol, stream: Iterable[bytes]) -> Heard:
     """Feed a connection as ``engine.connection`` does; the only error is a broken rule."""
     found, asked = Heard([], [], [], [], 0, is_error=False), protocol.awaiting
+    counted = protocol.take_publishes()
     for piece in stream:
-        count = protocol.take_oks(piece)
-        found.answers.extend([b"OK"] * count)
-        if count:
+        if 0 < (count := OK_RUNS.get(piece, 0)) <= counted:
+            found.answers.extend([b"OK"] * count)
+            counted -= count
             continue
+        if counted:
+            protocol.expect_publish(counted)
         try:
             found = _add(found, protocol.receive(piece))
+            counted = protocol.take_publishes()
         except RemoteProtocolError:
+            counted = 0
             found = _add(found, protocol.received)._replace(is_error=True)
             break
-    assert len(found.answers) == asked - protocol.awaiting
+    assert len(found.answers) == asked - protocol.awaiting - counted
     return found
 
 

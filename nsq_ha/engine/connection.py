@@ -46,6 +46,7 @@ from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.liveness import is_silent, next_look
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.protocol import ClientProtocol, Close, DamagedMessage, Identity, Offer
+from nsq_ha.protocol.client import OK_RUNS
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls, Step
 from nsq_ha.protocol.identify import DEFAULTS
@@ -113,7 +114,7 @@ class Connection:
         self.reads_no_more: bool = False
         self._is_logged = wire.is_on()
         self._has_asked = self._has_answers = self._has_refused = False
-        self._is_left = False
+        self._is_left = self._is_counting = False
         self.lifetime: Lifetime | None = None
         self._callbacks = callbacks
         self._stored = None if self._is_logged else callbacks.stored
@@ -213,6 +214,8 @@ class Connection:
             else:
                 await self._do(step, stream)
         stream.receiver = self._received
+        if self._stored is not None:
+            self._is_counting, stream.runs, stream.on_run = True, OK_RUNS, self._stored
         self.identity = handshake.identity
         if config.tls is not None:
             self.lifetime = Lifetime.of(self.identity.version, identified_at, random.random)
@@ -297,16 +300,20 @@ class Connection:
             data: The commands, or parts of them in their order.
             count: Number of commands.
         """
-        self._protocol.expect_publish(count)
+        stream = self._stream
+        if stream is None:
+            return
+        if self._is_counting:
+            stream.unanswered += count
+        else:
+            self._protocol.expect_publish(count)
         self._has_asked = True
         if self._is_logged:
             wire.sent(self.name, data if isinstance(data, bytes) else b"".join(data))
-        if self._stream is None:
-            return
         if isinstance(data, bytes):
-            self._stream.write_now(data)
+            stream.write_now(data)
         else:
-            self._stream.write_parts(data)
+            stream.write_parts(data)
 
     @property
     def connection(self) -> Connection:
@@ -371,7 +378,8 @@ class Connection:
     @property
     def is_unanswered(self) -> bool:
         """Whether nsqd was asked for something since the handshake, and has not answered anything."""
-        return self._has_asked and not self._has_answers
+        has_runs = self._stream is not None and self._stream.has_runs
+        return self._has_asked and not (self._has_answers or has_runs)
 
     @property
     def was_ended_by_peer(self) -> bool:
@@ -457,12 +465,16 @@ class Connection:
 
     def _received(self, data: bytes | memoryview) -> None:
         """Process what was read."""
-        stored = self._stored
-        if stored is not None and (count := self._protocol.take_oks(data)):
-            self._has_answers = True
-            stored(count)
-            return
-        received = self._receive(data)
+        stream = self._stream
+        if stream is not None and self._stored is not None:
+            if stream.unanswered:
+                self._protocol.expect_publish(stream.unanswered)
+            received = self._receive(data)
+            # While nothing but whole answers to publishes is due, the stream counts them.
+            stream.unanswered = self._protocol.take_publishes()
+            self._is_counting = self._protocol.is_idle
+        else:
+            received = self._receive(data)
         if received.heartbeats:
             self._last_heartbeat = self._loop.time()
             if received.messages:

@@ -14,7 +14,8 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, cast
 
 from nsq_ha.base.redaction import harmless
@@ -80,6 +81,11 @@ REACHABLE: Final = (
 )
 """Advice for an unreachable address, such as one inside a cluster's own network."""
 
+_LONGEST_RUN: Final = 2048
+"""Bytes of a read above which it is not looked up among the runs."""
+
+_NO_RUNS: Final[Mapping[bytes, int]] = MappingProxyType({})
+
 _OUT_OF_REACH: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 
 
@@ -99,6 +105,10 @@ class TcpStream(asyncio.BufferedProtocol):
         peer: The address, for errors.
         last_received: The loop's time of the last read.
         is_paused: Whether the peer accepts no more data for now.
+        runs: What each run of the usual answer counts for. A read that is one of these is only counted.
+        unanswered: Number of usual answers that are due. 0 passes everything on.
+        on_run: Takes the number of answers in a run.
+        has_runs: Whether a run has been read.
         is_closing: Returns whether the end is decided, shortly before ``on_lost``.
         on_resume: Called when ``is_paused`` ends. None calls nothing.
     """
@@ -118,6 +128,10 @@ class TcpStream(asyncio.BufferedProtocol):
         self.peer: str = "nsqd"
         self.last_received: float = self._loop.time()
         self.is_paused: bool = False
+        self.runs: Mapping[bytes, int] = _NO_RUNS
+        self.unanswered: int = 0
+        self.on_run: Callable[[int], None] = _ignore
+        self.has_runs: bool = False
         self.is_closing: Callable[[], bool] = _always
         self.on_resume: Callable[[], None] | None = None
 
@@ -296,7 +310,18 @@ class TcpStream(asyncio.BufferedProtocol):
         return self._in if self._codec is None else self._in[:COMPRESSED_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass on the data that was read (called by the event loop)."""
+        """Pass on the data that was read, or count a run (called by the event loop)."""
+        if self.unanswered and nbytes <= _LONGEST_RUN and self._codec is None and self._reason is None:
+            count = self.runs.get(bytes(self._in[:nbytes]), 0)
+            if 0 < count <= self.unanswered:
+                self.unanswered -= count
+                self.has_runs = True
+                self.last_received = self._loop.time()
+                try:
+                    self.on_run(count)
+                except Exception as error:  # noqa: BLE001
+                    self._failed(error)
+                return
         self.received(self._in[:nbytes])
 
     def received(self, data: bytes | memoryview) -> None:
@@ -341,7 +366,7 @@ class TcpStream(asyncio.BufferedProtocol):
         # With these, each ended TLS connection would be in a cycle, and its buffers would wait for the collector.
         self._transport = self.on_resume = None
         self.is_closing = _always
-        self.receiver = _ignore
+        self.receiver = self.on_run = _ignore
         if on_lost is None:
             return
         self._out.clear()

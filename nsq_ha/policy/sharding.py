@@ -19,7 +19,7 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.options.checks import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from nsq_ha.options.config import Sharding
 
@@ -108,6 +108,9 @@ def modulo(key: Key) -> int:
     return printable(key)
 
 
+NO_KEY: Final = object()
+"""The lane key of all messages that have a partition but no key."""
+
 _RULES: Final[dict[str, Callable[[Key], int]]] = {"murmur3": murmur3, "java": java, "modulo": modulo}
 
 
@@ -161,3 +164,16 @@ def printable(key: int) -> int:
 
 def _signed32(value: int) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
+
+
+def lane_key(key: Key | None) -> Hashable:
+    """Return the key that orders publishes in a lane; equal for all forms of one key.
+
+    Raises:
+        ConfigError: It is an int that Python does not print.
+    """
+    if key is None:
+        return NO_KEY
+    if isinstance(key, str):
+        return key.encode("utf-8", "surrogatepass")
+    return str(printable(key)).encode() if isinstance(key, int) else key

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from nsq_ha.base.clock import monotonic
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
-from nsq_ha.policy.sharding import Key
+from nsq_ha.policy.sharding import Key, lane_key
 from nsq_ha.producer.requests import (
     CheckedMessage,
     check_compression,
@@ -29,7 +29,6 @@ from nsq_ha.producer.requests import (
     check_size,
     compressing,
     in_context,
-    lane_key,
     plain_mpub,
     rich_mpub,
     single_pub,

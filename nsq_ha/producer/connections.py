@@ -16,6 +16,7 @@ from typing import Final
 
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ResponseTimeoutError, ServerError
 from nsq_ha.message import Receipt
+from nsq_ha.options.config import ProducerConfig
 from nsq_ha.policy import liveness
 from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, STALLED_AFTER, stalled_at
 from nsq_ha.policy.timing import delay_after
@@ -23,7 +24,7 @@ from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.policy.topology import Node
 from nsq_ha.producer.lanes import Lanes
 from nsq_ha.producer.reasons import leader_name, no_leader
-from nsq_ha.producer.state import Check, Close, Conn, Lane, LookUp, Nsqd, Open, Options, Report, Request, Step
+from nsq_ha.producer.state import Check, Close, Conn, Lane, LookUp, Nsqd, Open, Report, Request, Step
 
 MOVE_GRACE: Final = 0.2
 """Seconds that the former leader has to answer, once a lookup names another one."""
@@ -49,8 +50,8 @@ class Connections(Lanes):
         conns: All that are open or being opened.
     """
 
-    def __init__(self, options: Options, chance: Callable[[], float]) -> None:
-        super().__init__(options, chance)
+    def __init__(self, config: ProducerConfig, chance: Callable[[], float]) -> None:
+        super().__init__(config, chance)
         self.conns: dict[Conn, None] = {}
 
     # ------------------------------------------------------------ opening
@@ -67,7 +68,7 @@ class Connections(Lanes):
         nsqd = self.nsqds.get(node.address)
         if nsqd is None:
             nsqd = self.nsqds[node.address] = Nsqd(node)
-        is_shared = node.is_plain or nsqd.unshared >= self._options.unshared
+        is_shared = node.is_plain or nsqd.unshared >= self._config.connections_per_nsqd
         conn = nsqd.shared if is_shared else None
         if conn is None:
             if now < nsqd.retry_at:
@@ -89,12 +90,12 @@ class Connections(Lanes):
             self.wake(lane.retry_at)
             return
         lane.failures += 1
-        lane.retry_at = now + delay_after(self._options.backoff, lane.failures, self._chance)
+        lane.retry_at = now + delay_after(self._config.backoff, lane.failures, self._chance)
         self.wake(lane.retry_at)
         self.trouble(lane, no_leader(lane), now)
 
     def _open(self, conn: Conn, now: float) -> Conn:
-        conn.slow_at = now + STALLED_AFTER if self._options.retries else math.inf
+        conn.slow_at = now + STALLED_AFTER if self._retries else math.inf
         self.wake(conn.slow_at)
         self.conns[conn] = None
         self.actions.append(Open(conn))
@@ -111,7 +112,7 @@ class Connections(Lanes):
             return
         lane.opening = None
         lane.failures += 1
-        lane.retry_at = now + delay_after(self._options.backoff, lane.failures, self._chance)
+        lane.retry_at = now + delay_after(self._config.backoff, lane.failures, self._chance)
         conn.lanes.pop(lane, None)
         self._close_unused(conn, error, now)
         self.trouble(lane, error, now)
@@ -202,7 +203,7 @@ class Connections(Lanes):
         if before is not None:  # it was to replace another one
             before.successor = conn.replaces = None
             before.is_draining = False
-            before.renew_at = now + delay_after(self._options.backoff, 1, self._chance)
+            before.renew_at = now + delay_after(self._config.backoff, 1, self._chance)
             self.wake(before.renew_at)
         if conn.is_shared:
             if nsqd.shared is conn:
@@ -218,7 +219,7 @@ class Connections(Lanes):
         """Record a failure of an nsqd; those of several connections before one pause count as one."""
         if now >= nsqd.retry_at:
             nsqd.failures += 1
-            nsqd.retry_at = now + delay_after(self._options.backoff, nsqd.failures, self._chance)
+            nsqd.retry_at = now + delay_after(self._config.backoff, nsqd.failures, self._chance)
         self.wake(nsqd.retry_at)
         if is_opening:
             nsqd.is_suspect = True
@@ -239,7 +240,7 @@ class Connections(Lanes):
                 conn.orphan(request)
             if request.is_over:
                 self.release(lane, request)
-            elif self._options.retries:
+            elif self._retries:
                 lane.counts.retries += 1
                 lost.setdefault(lane, []).append(request)
             else:
@@ -318,10 +319,8 @@ class Connections(Lanes):
             if now < conn.renew_at:
                 self.wake(conn.renew_at)
                 return
-            successor = Conn(conn.nsqd, conn.node, now, is_shared=conn.is_shared)
             conn.nsqd.unshared += not conn.is_shared
-            successor.replaces, conn.successor = conn, successor
-            self._open(successor, now)
+            conn.successor = self._open(Conn(conn.nsqd, conn.node, now, is_shared=conn.is_shared, replaces=conn), now)
 
     def _expire_conn(self, conn: Conn, now: float) -> None:
         """Close a connection over which nothing more arrives, or go on with the one that replaces it."""
@@ -409,7 +408,7 @@ class Connections(Lanes):
             self.note(lane, error, now)
             if is_due:
                 self.actions.append(LookUp(lane.topic, "soon"))
-        if self._options.retries:
+        if self._retries:
             for lane in lanes:
                 self.move(lane, now)
 
@@ -421,11 +420,9 @@ class Connections(Lanes):
             self.drop(conn, reason, now, is_fault=False)
             for lane in lanes:
                 self.pause(lane, now)
-        elif self._options.retries and conn.probe is None and conn.lifetime is None and now >= conn.nsqd.ask_at:
+        elif self._retries and conn.probe is None and conn.lifetime is None and now >= conn.nsqd.ask_at:
             conn.nsqd.ask_at = now + ASKED_EVERY
-            conn.probe = Conn(conn.nsqd, conn.node, now)
-            conn.probe.asks = conn
-            self._open(conn.probe, now)
+            conn.probe = self._open(Conn(conn.nsqd, conn.node, now, asks=conn), now)
 
     def _ask(self, conn: Conn, silent: Conn, now: float) -> list[Request]:
         """Write an unanswered publish once more: the one that was written least often, the oldest of these."""
@@ -474,7 +471,7 @@ class Connections(Lanes):
         """Write nothing for a moment, then a single publish; all refusals before one pause count as one."""
         if now >= lane.paused_until:
             lane.refusals += 1
-            delay = min(delay_after(self._options.backoff, lane.refusals, self._chance), LONGEST_PAUSE)
+            delay = min(delay_after(self._config.backoff, lane.refusals, self._chance), LONGEST_PAUSE)
             lane.paused_until = now + delay
             self.wake(lane.paused_until)
 

@@ -21,6 +21,7 @@ from typing import Final
 from nsq_ha.engine.fixed import explained
 from nsq_ha.errors import ConfigError, ConnectionLostError, NsqError, ServerError
 from nsq_ha.message import Receipt
+from nsq_ha.options.config import ProducerConfig
 from nsq_ha.policy.liveness import STALLED_AFTER, stalled_at
 from nsq_ha.policy.sharding import Key, hasher, partition_of
 from nsq_ha.producer.reasons import late, topic_trouble, wrapped
@@ -32,7 +33,6 @@ from nsq_ha.producer.state import (
     Lane,
     LookUp,
     Nsqd,
-    Options,
     Report,
     Request,
     Topic,
@@ -47,7 +47,7 @@ class Lanes:
     """Places, moves and ends publishes.
 
     Args:
-        options: The producer's.
+        config: The producer's options.
         chance: Returns a number from 0 to 1.
 
     Attributes:
@@ -60,9 +60,10 @@ class Lanes:
         wake_at: When to call :meth:`tick`.
     """
 
-    def __init__(self, options: Options, chance: Callable[[], float]) -> None:
-        self._options, self._chance = options, chance
-        self._hash = hasher(options.sharding)
+    def __init__(self, config: ProducerConfig, chance: Callable[[], float]) -> None:
+        self._config, self._chance = config, chance
+        self._retries = config.on_unreachable == "retry"
+        self._hash = hasher(config.sharding)
         self.topics: dict[str, Topic] = {}
         self.nsqds: dict[str, Nsqd] = {}
         self.pending: dict[float, dict[Request, None]] = {}
@@ -113,18 +114,29 @@ class Lanes:
             return True
         return self.place(topic, request, now)
 
-    def place(self, topic: Topic, request: Request, now: float) -> bool:
-        """Queue a request in the lane that it names, or in any; return whether to write now."""
-        try:
-            if request.needs_check and topic.view is not None:
-                request.suit(topic.view, self._options.max_message_bytes)
-            number = self.bound_to(topic, request.key, request.partition)
-            lane = self._any_lane(topic, now) if number is None else topic.lanes.get(number) or topic.lane(number)
-        except Exception as error:  # noqa: BLE001 - a sharding function may raise anything
-            self.end(request, error)
+    def place(self, topic: Topic, request: Request, now: float, lane: Lane | None = None) -> bool:
+        """Queue a request in a lane: in the one that it names, or in any; return whether to write now."""
+        if lane is None:
+            try:
+                if request.needs_check and topic.view is not None:
+                    request.suit(topic.view, self._config.max_message_bytes)
+                number = self.bound_to(topic, request.key, request.partition)
+                lane = self._any_lane(topic, now) if number is None else topic.lanes.get(number) or topic.lane(number)
+            except Exception as error:  # noqa: BLE001 - a sharding function may raise anything
+                self.end(request, error)
+                return True
+        request.lane = lane
+        keys, wanted = lane.keys, request.keys
+        if keys.keys().isdisjoint(wanted):
+            keys.update(dict.fromkeys(wanted))
+            lane.ready[request] = None
+        else:
+            lane.line_up(request)
+        self.dirty[lane] = None
+        if lane.conn is None:
+            self.connect(lane, now)
             return True
-        self._queue(lane, request, now)
-        return lane.conn is None or not lane.conn.sent
+        return not lane.conn.sent
 
     def bound_to(self, topic: Topic, key: Key | None, partition: int | None) -> int | None:
         """Return the only partition that a message may go to. None if it may go to any.
@@ -150,16 +162,6 @@ class Lanes:
                 f"it has {meta.partition_num} (0..{meta.partition_num - 1})"
             )
         return partition
-
-    def _queue(self, lane: Lane, request: Request, now: float) -> None:
-        request.lane = lane
-        if request.keys:
-            lane.submit(request)
-        else:
-            lane.ready[request] = None
-        self.dirty[lane] = None
-        if lane.conn is None:
-            self.connect(lane, now)
 
     def admit(self, topic: Topic, now: float) -> None:
         """Queue what waits for the topic, up to the next large batch."""
@@ -246,13 +248,13 @@ class Lanes:
         before, is_stale = lane.outage.error, error.stale_leader
         if isinstance(error, ConnectionLostError) and isinstance(before, ServerError) and before.retriable:
             error = before  # nsqd closed the connection because of it
-        elif self._options.names_nsqds:
+        elif self._config.nsqd:
             error = explained(error, lane.topic.name)
         self.note(lane, error, now)
         if is_stale:
             self.actions.append(LookUp(lane.topic, "soon"))
         self.want(lane)
-        if self._options.retries and error.retriable:
+        if self._retries and error.retriable:
             self.move(lane, now)
         else:
             for request in lane.unwritten():
@@ -301,7 +303,7 @@ class Lanes:
                 conn.orphan(request)
             moved = stalled + moved
         for request in moved:
-            self._queue(self._any_lane(topic, now, avoid=lane), request, now)
+            self.place(topic, request, now, self._any_lane(topic, now, avoid=lane))
 
     # ------------------------------------------------------------ ends
 

@@ -19,8 +19,10 @@ from typing import Final
 
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ServerError
 from nsq_ha.message import Receipt
+from nsq_ha.options.config import ProducerConfig
 from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.liveness import PROMPT_REFUSAL, STALLED_AFTER
+from nsq_ha.policy.lookup_pace import partition_delay
 from nsq_ha.policy.permission import RENEWABLE, renews
 from nsq_ha.policy.topology import TopicView
 from nsq_ha.producer.connections import Connections
@@ -31,7 +33,6 @@ from nsq_ha.producer.state import (
     Conn,
     Forget,
     Lane,
-    Options,
     PublishCounts,
     Repartitioned,
     Report,
@@ -72,9 +73,11 @@ class Machine(Connections):
         past: Counts of forgotten topics.
     """
 
-    def __init__(self, options: Options, chance: Callable[[], float]) -> None:
-        super().__init__(options, chance)
+    def __init__(self, config: ProducerConfig, chance: Callable[[], float]) -> None:
+        super().__init__(config, chance)
         self.past = PublishCounts()
+        self._by_load = config.strategy == "least_loaded"
+        self._delay = partition_delay(config.lookup_interval)
         self._forget_at = math.inf
 
     def topic(self, name: str, now: float) -> Topic:
@@ -95,7 +98,7 @@ class Machine(Connections):
             return []
         sent = conn.sent
         # After a refusal, a single publish probes first.
-        room = (1 if lane.refusals else self._options.window) - len(sent)
+        room = (1 if lane.refusals else self._config.window) - len(sent)
         if room <= 0 or conn.is_doubted or conn.is_full or conn.is_draining:
             conn.starved[lane] = None
             return []
@@ -148,9 +151,11 @@ class Machine(Connections):
                 lane.counts.published += request.count
                 finished.append(request)
                 if request.keys:
-                    lane.release(request)
-                    if lane.ready:
-                        self.dirty[lane] = None
+                    if any(map(lane.keys.get, request.keys)):  # others wait for one
+                        self.release(lane, request)
+                    else:
+                        for key in request.keys:
+                            del lane.keys[key]
                 if lane.outage.is_on or lane.refusals:
                     self._recovered(lane, request.sent_at, now)
             else:
@@ -239,12 +244,12 @@ class Machine(Connections):
 
     def _refused(self, conn: Conn, lane: Lane, request: Request, error: ServerError, now: float) -> None:
         self.actions.append(Report("refused", lane, error, conn))
-        options, code, is_understood = self._options, error.code, refuses_publish(error)
+        code, is_understood = error.code, refuses_publish(error)
         request.conn = None
         if not is_understood or (now - request.sent_at > PROMPT_REFUSAL and code not in FINAL):
             request.maybe_stored = True
-        renewing = renews(code, has_secret=options.has_secret, failures=conn.nsqd.failures)
-        if options.retries and (error.retriable or renewing) and not request.is_over:
+        renewing = renews(code, has_secret=self._config.auth_secret is not None, failures=conn.nsqd.failures)
+        if self._retries and (error.retriable or renewing) and not request.is_over:
             lane.counts.retries += 1
             lane.again((request,))
         else:
@@ -268,7 +273,7 @@ class Machine(Connections):
 
     def viewed(self, topic: Topic, view: TopicView, now: float) -> None:
         """Take the newest view of a topic."""
-        topic.view = view
+        topic.view, topic.names_partitions = view, view.partition_num > 0
         self._count(topic, view, now)
         for lane in topic.lanes.values():
             if lane.number not in view.leaders:
@@ -278,7 +283,7 @@ class Machine(Connections):
                 self.lead(topic.lane(number), node, now)
         self._route(topic)
         self.wake(now)
-        if self._options.retries:
+        if self._retries:
             for lane in list(topic.lanes.values()):
                 if lane.outage.error is not None:
                     self.move(lane, now)
@@ -292,7 +297,7 @@ class Machine(Connections):
                 topic.count = PartitionCount()
             return
         topic.was_known = True
-        delay = self._options.repartition_delay if view.meta.is_partitioned else 0.0
+        delay = self._delay if view.meta.is_partitioned else 0.0
         topic.count.found(view.meta.partition_num, now, delay)
         if not topic.count.used:
             topic.count.take(now)
@@ -306,7 +311,7 @@ class Machine(Connections):
             # Connections to nsqds of a plain cluster stay in use when no nsqlookupd lists one.
             open_to = view.publishable or (view.known if view.is_plain else {})
             topic.routes = [topic.lane(number) for number in sorted(open_to) if number < topic.count.used]
-            topic.by_load = self._options.by_load or (not view.meta.is_partitioned and len(topic.routes) > 1)
+            topic.by_load = self._by_load or (not view.meta.is_partitioned and len(topic.routes) > 1)
         self.choose_path(topic)
 
     def prepare(self, topic: Topic, now: float) -> list[Lane]:
@@ -408,7 +413,7 @@ class Machine(Connections):
         elif conn.sent:
             self.look(conn, now)
         else:
-            idle_at = max(conn.last_used, conn.opened_at) + self._options.idle_timeout
+            idle_at = max(conn.last_used, conn.opened_at) + self._config.idle_timeout
             if now < idle_at:
                 self.wake(idle_at)
             elif not any(lane.is_needed for lane in conn.lanes):
@@ -428,7 +433,7 @@ class Machine(Connections):
             return False
         lanes = topic.lanes.values()
         used_at = max(topic.used_at, max((lane.last_used for lane in lanes), default=-math.inf))
-        idle = self._options.idle_timeout
+        idle = self._config.idle_timeout
         if now - used_at <= (idle if topic.names_partitions else min(UNKNOWN_KEPT, idle)):
             return False
         return not any(

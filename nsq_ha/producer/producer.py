@@ -24,7 +24,7 @@ from nsq_ha.options.environment import config_from_env
 from nsq_ha.options.keywords import ProducerOptions
 from nsq_ha.options.language import declared
 from nsq_ha.policy.health import Trouble
-from nsq_ha.policy.sharding import Key
+from nsq_ha.policy.sharding import Key, lane_key
 from nsq_ha.process.clients import clients
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
 from nsq_ha.producer.requests import (
@@ -34,7 +34,6 @@ from nsq_ha.producer.requests import (
     check_message,
     compressing,
     in_context,
-    lane_key,
     single_pub,
 )
 from nsq_ha.producer.shell import Shell

@@ -6,7 +6,7 @@ Owns the checks of messages before anything is sent. Each request encodes itself
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,7 +15,7 @@ from nsq_ha.base.redaction import excerpt
 from nsq_ha.errors import ConfigError, RemoteProtocolError
 from nsq_ha.message import TAG_KEY, TRACE_KEY, OutgoingMessage, Receipt
 from nsq_ha.options.checks import check_partition, shown
-from nsq_ha.policy.sharding import Key, printable
+from nsq_ha.policy.sharding import Key, lane_key, printable
 from nsq_ha.producer.state import Request
 from nsq_ha.protocol import decode_traced
 from nsq_ha.protocol.body_codec import CODEC_HEADER, compress_body
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 KEY_TYPES: Final = frozenset((str, bytes, int))
 """Types of valid keys, including subclasses, but not bool."""
 
-NO_KEY: Final = object()
-"""The lane key of all messages that have a partition but no key."""
 
 _HEADER_SIZE_WORD: Final = 2
 
@@ -272,19 +270,6 @@ def check_defer(defer: object, checked: CheckedMessage) -> int | None:
     return round(defer * 1000)
 
 
-def lane_key(key: Key | None) -> Hashable:
-    """Return the key that orders publishes in a lane; equal for all forms of one key.
-
-    Raises:
-        ConfigError: It is an int that Python does not print.
-    """
-    if key is None:
-        return NO_KEY
-    if isinstance(key, str):
-        return key.encode("utf-8", "surrogatepass")
-    return str(printable(key)).encode() if isinstance(key, int) else key
-
-
 # ---------------------------------------------------------------- commands
 
 
@@ -480,13 +465,9 @@ def encode_run(topic: str, partition: int | None, requests: Sequence[Command]) -
 
     A run of plain PUBs takes a third of the time of others.
     """
-    if len(requests) == 1:
-        first = requests[0]
-        if first.body and first.is_plain and first.size < GATHERED_BYTES:
-            return encode_pub(topic, partition, first.body)
-        if not first.body:  # a batch
-            parts = first.gather(partition)
-            return parts[0] if len(parts) == 1 else parts
+    if len(requests) == 1 and not requests[0].body:  # a batch
+        parts = requests[0].gather(partition)
+        return parts[0] if len(parts) == 1 else parts
     bodies = [request.body for request in requests if request.is_plain and request.body]
     if len(bodies) == len(requests):
         parts = gather_pubs(topic, partition, bodies)

@@ -25,7 +25,6 @@ from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.loops import TO_READ
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, ConnectionLostError, NoLeaderError, NsqError, ServerError
-from nsq_ha.policy.lookup_pace import partition_delay
 from nsq_ha.producer import machine as machines
 from nsq_ha.producer.machine import Machine
 from nsq_ha.producer.reasons import unknown
@@ -40,13 +39,13 @@ from nsq_ha.producer.state import (
     Lane,
     LookUp,
     Open,
-    Options,
     Repartitioned,
     Report,
     Request,
     Step,
     Topic,
 )
+from nsq_ha.protocol.encoding import GATHERED_BYTES, encode_pub
 
 if TYPE_CHECKING:
     from nsq_ha.engine.lookups import TopicWatch
@@ -83,22 +82,7 @@ class Shell:
     """
 
     def __init__(self, config: ProducerConfig, lookups: Lookups, observer: observe.Observer) -> None:
-        self.machine = Machine(
-            Options(
-                backoff=config.backoff,
-                window=config.window,
-                idle_timeout=config.idle_timeout,
-                sharding=config.sharding,
-                by_load=config.strategy == "least_loaded",
-                retries=config.on_unreachable == "retry",
-                unshared=config.connections_per_nsqd,
-                repartition_delay=partition_delay(config.lookup_interval),
-                has_secret=config.auth_secret is not None,
-                max_message_bytes=config.max_message_bytes,
-                names_nsqds=bool(config.nsqd),
-            ),
-            random.random,
-        )
+        self.machine = Machine(config, random.random)
         self.loop = asyncio.get_running_loop()
         self.clock = self.loop.time
         self.new_future = self.loop.create_future
@@ -231,7 +215,11 @@ class Shell:
             conn: Any = lane.conn
             handle = conn.handle
             try:
-                data = encode_run(lane.topic.name, lane.number_on_wire, requests)  # type: ignore[arg-type]
+                first, topic, number = requests[0], lane.topic.name, lane.number_on_wire
+                if len(requests) == 1 and first.is_plain and first.body and first.size < GATHERED_BYTES:
+                    data: bytes | list[bytes] = encode_pub(topic, number, first.body)
+                else:
+                    data = encode_run(topic, number, requests)  # type: ignore[arg-type]
                 handle.write_publishes(data, len(requests))
             except Exception as error:  # noqa: BLE001 - what was taken but not written would never be answered
                 self._failed(conn, error)

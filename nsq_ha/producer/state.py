@@ -14,57 +14,24 @@ import enum
 import math
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from nsq_ha.errors import NsqError
 from nsq_ha.message import Receipt
-from nsq_ha.options.types import Backoff
 from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.sharding import Key
 from nsq_ha.policy.timing import Outage, Warned
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicView
 
-if TYPE_CHECKING:
-    from nsq_ha.options.config import Sharding
-
 FIRST_PROBE: Final = 1.0
 """Seconds from a failure until a partition or an nsqd that others are preferred to is tried again."""
 
 LONGEST_PROBE: Final = 30.0
 """Most seconds between two attempts to connect to an nsqd while others work."""
-
-
-class Options(NamedTuple):
-    """What the machine needs of the producer's options.
-
-    Attributes:
-        backoff: The pauses between attempts.
-        window: Most unanswered publishes of a connection.
-        idle_timeout: Seconds after which what is not used is closed or forgotten.
-        sharding: The rule for keys.
-        by_load: Whether the less loaded of two partitions is chosen.
-        retries: Whether what fails is tried again.
-        unshared: Partitions of an nsqd that have a connection each; the others share one.
-        repartition_delay: Seconds before a larger number of partitions is used.
-        has_secret: Whether nsqd gets AUTH if it asks for it.
-        max_message_bytes: The largest message.
-        names_nsqds: Whether the user named nsqds, and no nsqlookupd.
-    """
-
-    backoff: Backoff = Backoff()
-    window: int = 1000
-    idle_timeout: float = 600.0
-    sharding: Sharding = "murmur3"
-    by_load: bool = False
-    retries: bool = True
-    unshared: int = 64
-    repartition_delay: float = 0.0
-    has_secret: bool = False
-    max_message_bytes: int = 1024 * 1024
-    names_nsqds: bool = False
 
 
 class PublishCounts(msgspec.Struct):
@@ -176,12 +143,12 @@ class Step(enum.Enum):
     CLOSED = enum.auto()
 
 
+@dataclass(slots=True, eq=False)
 class Nsqd:
     """One nsqd, and its health.
 
     Attributes:
-        address: Its address.
-        is_plain: Whether it has no partitions.
+        node: As nsqlookupd names it.
         shared: The connection for all lanes that have none of their own.
         unshared: Number of connections that lanes have of their own.
         failures: Failures in a row since nsqd accepted a command.
@@ -191,24 +158,14 @@ class Nsqd:
         is_suspect: Whether others are preferred to it: it could not be connected to, or answers no publish.
     """
 
-    __slots__ = (
-        "address",
-        "ask_at",
-        "failures",
-        "is_plain",
-        "is_suspect",
-        "probe_at",
-        "retry_at",
-        "shared",
-        "unshared",
-    )
-
-    def __init__(self, node: Node) -> None:
-        self.address, self.is_plain = node.address, node.is_plain
-        self.shared: Conn | None = None
-        self.unshared = self.failures = 0
-        self.retry_at = self.probe_at = self.ask_at = -math.inf
-        self.is_suspect = False
+    node: Node
+    shared: Conn | None = None
+    unshared: int = 0
+    failures: int = 0
+    retry_at: float = -math.inf
+    probe_at: float = -math.inf
+    ask_at: float = -math.inf
+    is_suspect: bool = False
 
     def suspect(self, now: float) -> None:
         """Prefer others for now."""
@@ -218,16 +175,17 @@ class Nsqd:
 
     def probed(self, now: float) -> None:
         """Plan the next try. Any nsqd of a plain cluster takes what this one does not, so it may wait for longer."""
-        longest = LONGEST_PROBE if self.is_plain else FIRST_PROBE
+        longest = LONGEST_PROBE if self.node.is_plain else FIRST_PROBE
         self.probe_at = now + min(FIRST_PROBE * 2.0 ** max(min(self.failures, 30) - 1, 0), longest)
 
 
+@dataclass(slots=True, eq=False)
 class Conn:
     """One connection, from the decision to open it to its end.
 
     Attributes:
         nsqd: Where it leads.
-        node: The same, as nsqlookupd names it.
+        node: The same, as nsqlookupd names it now.
         is_shared: Whether it is for all lanes that have none of their own.
         step: How far it is.
         handle: The owner's.
@@ -255,58 +213,33 @@ class Conn:
         refresh_at: When to look its topics up again.
     """
 
-    __slots__ = (
-        "asks",
-        "cut",
-        "grace_until",
-        "handle",
-        "is_doubted",
-        "is_draining",
-        "is_full",
-        "is_read",
-        "is_shared",
-        "lanes",
-        "last_used",
-        "leaving",
-        "lifetime",
-        "node",
-        "nsqd",
-        "opened_at",
-        "orphans",
-        "probe",
-        "refresh_at",
-        "renew_at",
-        "replaces",
-        "sent",
-        "since",
-        "slow_at",
-        "starved",
-        "step",
-        "successor",
-    )
-
-    def __init__(self, nsqd: Nsqd, node: Node, now: float, *, is_shared: bool = False) -> None:
-        self.nsqd, self.node, self.is_shared = nsqd, node, is_shared
-        self.step = Step.OPENING
-        self.handle: Any = None
-        self.lanes: dict[Lane, None] = {}
-        self.leaving: dict[Lane, float] = {}
-        self.sent: deque[Request] = deque()
-        self.orphans: dict[Request, Lane] = {}
-        self.since = self.opened_at = now
-        self.last_used = -math.inf
-        self.slow_at = math.inf
-        self.is_doubted = self.is_full = self.is_draining = False
-        self.is_read = True
-        self.cut: Request | None = None
-        self.starved: dict[Lane, None] = {}
-        self.lifetime: Lifetime | None = None
-        self.successor: Conn | None = None
-        self.replaces: Conn | None = None
-        self.asks: Conn | None = None
-        self.probe: Conn | None = None
-        self.grace_until = math.inf
-        self.refresh_at = self.renew_at = -math.inf
+    nsqd: Nsqd
+    node: Node
+    since: float
+    is_shared: bool = False
+    asks: Conn | None = None
+    replaces: Conn | None = None
+    step: Step = Step.OPENING
+    handle: Any = None
+    lanes: dict[Lane, None] = field(default_factory=dict)
+    leaving: dict[Lane, float] = field(default_factory=dict)
+    sent: deque[Request] = field(default_factory=deque)
+    orphans: dict[Request, Lane] = field(default_factory=dict)
+    starved: dict[Lane, None] = field(default_factory=dict)
+    opened_at: float = -math.inf
+    last_used: float = -math.inf
+    slow_at: float = math.inf
+    is_doubted: bool = False
+    is_full: bool = False
+    is_draining: bool = False
+    is_read: bool = True
+    cut: Request | None = None
+    lifetime: Lifetime | None = None
+    successor: Conn | None = None
+    renew_at: float = -math.inf
+    probe: Conn | None = None
+    grace_until: float = math.inf
+    refresh_at: float = -math.inf
 
     def own(self) -> list[Request]:
         """Return what is unanswered here and was not written again, each once, in its order."""
@@ -345,6 +278,7 @@ class LaneOutage(Outage):
         self.is_on = False
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
     """One partition of one topic.
 
@@ -373,46 +307,28 @@ class Lane:
         handle: The owner's.
     """
 
-    __slots__ = (
-        "callers",
-        "conn",
-        "counts",
-        "failures",
-        "handle",
-        "is_checked",
-        "is_used",
-        "keys",
-        "last_used",
-        "node",
-        "number",
-        "number_on_wire",
-        "opening",
-        "outage",
-        "paused_until",
-        "probe_at",
-        "ready",
-        "refusals",
-        "retry_at",
-        "shared",
-        "topic",
-        "was_connected",
-    )
-
-    def __init__(self, topic: Topic, number: int) -> None:
-        self.topic, self.number = topic, number
-        self.node: Node | None = None
-        self.number_on_wire: int | None = number
-        self.conn: Conn | None = None
-        self.opening: Conn | None = None
-        self.is_checked = self.is_used = self.was_connected = False
-        self.ready: OrderedDict[Request, None] = OrderedDict()
-        self.keys: dict[Hashable, OrderedDict[Request, None] | None] = {}
-        self.refusals = self.failures = self.callers = 0
-        self.paused_until = self.retry_at = self.probe_at = self.last_used = -math.inf
-        self.outage = LaneOutage()
-        self.shared: list[Receipt] = []
-        self.counts = PublishCounts()
-        self.handle: Any = None
+    topic: Topic
+    number: int
+    node: Node | None = None
+    number_on_wire: int | None = None
+    conn: Conn | None = None
+    opening: Conn | None = None
+    ready: OrderedDict[Request, None] = field(default_factory=OrderedDict)
+    keys: dict[Hashable, OrderedDict[Request, None] | None] = field(default_factory=dict)
+    refusals: int = 0
+    paused_until: float = -math.inf
+    failures: int = 0
+    retry_at: float = -math.inf
+    probe_at: float = -math.inf
+    outage: LaneOutage = field(default_factory=LaneOutage)
+    shared: list[Receipt] = field(default_factory=list)
+    callers: int = 0
+    counts: PublishCounts = field(default_factory=PublishCounts)
+    last_used: float = -math.inf
+    is_checked: bool = False
+    is_used: bool = False
+    was_connected: bool = False
+    handle: Any = None
 
     @property
     def name(self) -> str:
@@ -431,23 +347,18 @@ class Lane:
         conn = self.conn
         return len(self.ready) + (0 if conn is None else len(conn.sent))
 
-    def submit(self, request: Request) -> None:
-        """Queue a request, behind the holders of its keys."""
-        keys, wanted = self.keys, request.keys
-        if keys.keys().isdisjoint(wanted):
-            keys.update(dict.fromkeys(wanted))
-        else:
-            for key in wanted:
-                if key not in keys:
-                    keys[key] = None
-                    continue
-                queue = keys[key]
-                if queue is None:
-                    queue = keys[key] = OrderedDict()
-                queue[request] = None
-                request.blocked += 1
-        if not request.blocked:
-            self.ready[request] = None
+    def line_up(self, request: Request) -> None:
+        """Queue a request of which at least one key is taken: behind the holders of its keys."""
+        keys = self.keys
+        for key in request.keys:
+            if key not in keys:
+                keys[key] = None
+                continue
+            queue = keys[key]
+            if queue is None:
+                queue = keys[key] = OrderedDict()
+            queue[request] = None
+            request.blocked += 1
 
     def release(self, request: Request) -> None:
         """Take a request out, if it is still here, and give its keys to the next ones."""
@@ -478,6 +389,7 @@ class Lane:
         return list(found)
 
 
+@dataclass(slots=True, eq=False)
 class Topic:
     """One topic.
 
@@ -487,6 +399,7 @@ class Topic:
         lookup_error: Why the last lookup failed.
         lookupds: Who was asked.
         was_known: Whether its partitions were ever known.
+        names_partitions: Whether the view names them.
         count: The number of partitions in use, and the one that follows it.
         lanes: The partitions, by number.
         routes: Those that accept publishes without a key.
@@ -502,33 +415,31 @@ class Topic:
         is_looked_up: Whether it is looked up often.
     """
 
-    def __init__(self, name: str, now: float) -> None:
-        self.name = name
-        self.view: TopicView | None = None
-        self.lookup_error: NsqError | None = None
-        self.lookupds: tuple[str, ...] = ()
-        self.was_known = self.by_load = self.is_quick = self.is_looked_up = False
-        self.count = PartitionCount()
-        self.lanes: dict[int, Lane] = {}
-        self.routes: list[Lane] = []
-        self.turn = 0
-        self.waiting: OrderedDict[Request, None] = OrderedDict()
-        self.gate: Gate | None = None
-        self.callers = 0
-        self.used_at = now
-        self.unsent = PublishCounts()
-        self.wanting: dict[Lane, None] = {}
-
-    @property
-    def names_partitions(self) -> bool:
-        """Whether the view names the topic's partitions."""
-        return self.view is not None and self.view.partition_num > 0
+    name: str
+    used_at: float
+    view: TopicView | None = None
+    lookup_error: NsqError | None = None
+    lookupds: tuple[str, ...] = ()
+    count: PartitionCount = field(default_factory=PartitionCount)
+    lanes: dict[int, Lane] = field(default_factory=dict)
+    routes: list[Lane] = field(default_factory=list)
+    turn: int = 0
+    waiting: OrderedDict[Request, None] = field(default_factory=OrderedDict)
+    gate: Gate | None = None
+    callers: int = 0
+    unsent: PublishCounts = field(default_factory=PublishCounts)
+    wanting: dict[Lane, None] = field(default_factory=dict)
+    was_known: bool = False
+    names_partitions: bool = False
+    by_load: bool = False
+    is_quick: bool = False
+    is_looked_up: bool = False
 
     def lane(self, number: int) -> Lane:
         """Return the lane of a partition."""
         lane = self.lanes.get(number)
         if lane is None:
-            lane = self.lanes[number] = Lane(self, number)
+            lane = self.lanes[number] = Lane(self, number, number_on_wire=number)
         return lane
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import repeat
+from types import MappingProxyType
 from typing import Final, cast
 
 import msgspec
@@ -42,8 +43,8 @@ _PUBLISH: Final = Request.PUBLISH  # reading a member from its enum is not free
 _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
 _HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
 _OK_RUN: Final = 32
-_OK_RUNS: Final = {_OK_FRAME * count: count for count in range(1, 129)}
-_LONGEST_OK_RUN: Final = 128 * len(_OK_FRAME)
+OK_RUNS: Final = MappingProxyType({_OK_FRAME * count: count for count in range(1, 129)})
+"""How many answers to publishes a read is that has nothing else: the usual case."""
 _OK_FRAMES: Final = _OK_FRAME * _OK_RUN
 _CLOSED: Final = State.CLOSED  # needed for each read
 _BULKY_BYTES: Final = 2048  # above it, a second copy of a body costs more than a memoryview
@@ -202,18 +203,21 @@ class ClientProtocol:
 
     # ------------------------------------------------------------ receiving
 
-    def take_oks(self, data: bytes | memoryview) -> int:
-        """Process a read that consists of ``OK`` answers to publishes, the usual case; return their number.
+    @property
+    def is_idle(self) -> bool:
+        """Whether no answer is due, and no frame is unfinished."""
+        return not (self.awaiting or self._tail)
 
-        Return 0 if it has anything else; then pass it to :meth:`receive`.
+    def take_publishes(self) -> int:
+        """Expect no answers to publishes any more, and return how many are due: the caller counts them by itself.
+
+        Return 0 if other answers are due, too, or if a frame is unfinished; then nothing is changed.
         """
         runs = self._runs
-        if not runs or self._tail or self.state is _CLOSED or len(data) > _LONGEST_OK_RUN:
+        if len(runs) != 1 or runs[0].kind is not _PUBLISH or self._tail:
             return 0
-        run, count = runs[0], _OK_RUNS.get(bytes(data), 0)
-        if run.kind is not _PUBLISH or not 0 < count <= run.count:
-            return 0
-        self._answered(run, count)
+        count, self.awaiting = self.awaiting, 0
+        runs.clear()
         return count
 
     def receive(self, data: bytes | bytearray | memoryview) -> Received:

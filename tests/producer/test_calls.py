@@ -11,16 +11,13 @@ from nsq_ha import OutgoingMessage, ProducerConfig
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
-    NsqError,
     PublishError,
     TopicNotFoundError,
 )
 from nsq_ha.message import Receipt
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.batch import BatchPlan, Part
-from nsq_ha.producer.reasons import topic_trouble
 from nsq_ha.producer.requests import PubRequest
-from nsq_ha.producer.state import Topic
 from nsq_ha.protocol import Pub
 from nsq_ha.protocol.commands import PubTrace
 from tests.support.inside import topics_of
@@ -243,13 +240,6 @@ async def test_idle_topics_are_forgotten_each_by_itself(stage: Stage) -> None:
 
 
 # ---------------------------------------------------------------- a topic that cannot be used
-
-
-def trouble(view: TopicView | None, cause: NsqError | None = None) -> NsqError | None:
-    """Return why a topic cannot be used whose lookups found ``view``."""
-    topic = Topic(TOPIC, 0.0)
-    topic.view, topic.lookup_error, topic.lookupds = view, cause, ("http://a:1", "http://b:1")
-    return topic_trouble(topic)
 
 
 @pytest.mark.parametrize("comes_after", [2.0, None])

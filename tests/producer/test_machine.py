@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from nsq_ha import ProducerConfig
 from nsq_ha.errors import (
     ConnectError,
     ConnectionLostError,
@@ -20,7 +21,7 @@ from nsq_ha.message import Receipt
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.machine import Machine
-from nsq_ha.producer.state import Action, Check, Close, Conn, Gate, Lane, Open, Options, Request, Step
+from nsq_ha.producer.state import Action, Check, Close, Conn, Gate, Lane, Open, Request, Step
 
 LIMITS = (0.4, 3.0, 30.0)
 CODES = (
@@ -55,15 +56,15 @@ class Model(RuleBasedStateMachine):
     def begin(self, seed: int, quick: bool) -> None:
         self.quick = quick
         self.now, self.number, self.partitions = 100.0, 0, 2
-        options = Options(
+        config = ProducerConfig(
             window=4,
             idle_timeout=60.0,
-            retries=self.retries,
-            unshared=self.unshared,
-            repartition_delay=5.0,
-            has_secret=True,
+            on_unreachable="retry" if self.retries else "fail",
+            connections_per_nsqd=self.unshared,
+            lookup_interval=0.5,
+            auth_secret="s",
         )
-        self.machine = Machine(options, random.Random(seed).random)
+        self.machine = Machine(config, random.Random(seed).random)
         self.nodes = [Node("h", 1 + n, 0, is_plain=self.is_plain) for n in range(3)]
         self.leaders = dict(enumerate(self.nodes))
         self.topics = ("t", "u")

@@ -5,12 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from docs._ext.lane_table import STEPS, Doubt, LaneEvent, LaneStep, Standing, standing_of
+from nsq_ha import ProducerConfig
 from nsq_ha.errors import ConnectionLostError, server_error
 from nsq_ha.message import Receipt
 from nsq_ha.policy.liveness import DOUBTED_AFTER, PROMPT_REFUSAL
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.machine import Machine
-from nsq_ha.producer.state import Check, Conn, Lane, Open, Options, Request
+from nsq_ha.producer.state import Check, Conn, Lane, Open, Request
 
 NODES = {number: Node("h", number + 1, 0) for number in range(2)}
 
@@ -25,7 +26,7 @@ class Row:
 
     def __init__(self, *, keyed: bool) -> None:
         self.now = 100.0
-        self.machine = Machine(Options(), lambda: 0.5)
+        self.machine = Machine(ProducerConfig(), lambda: 0.5)
         self.topic = self.machine.topic("t", self.now)
         self.conns: dict[Lane, Conn] = {}
         view = TopicView("t", TopicMeta(2), NODES, complete=True, exists=True)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nsq_ha.errors import ConfigError, RemoteProtocolError
 from nsq_ha.protocol import ClientProtocol, Layout
+from nsq_ha.protocol.client import OK_RUNS
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.encoding import (
     GATHERED_BYTES,
@@ -92,56 +93,33 @@ def test_a_read_of_nothing_but_oks_answers_as_many_publishes(count: int) -> None
         protocol.receive(response(OK) * 2)
 
 
-@pytest.mark.parametrize("count", [1, 2, 31, 64, 100, 128])
-def test_a_read_of_nothing_but_oks_can_be_taken_as_a_number(count: int) -> None:
+def test_publishes_can_be_counted_by_the_caller() -> None:
     protocol = identified()
-    protocol.expect_publish(count + 1)
-    assert protocol.take_oks(memoryview(response(OK) * count)) == count
-    assert protocol.awaiting == 1
-    assert protocol.take_oks(response(OK) * 2) == 0
-    assert (protocol.take_oks(response(OK)), protocol.awaiting) == (1, 0)
-    assert protocol.take_oks(response(OK)) == 0
+    protocol.expect_publish(5)
+    assert protocol.receive(response(OK) * 2).answers == [OK] * 2
+    assert not protocol.is_idle
+    assert (protocol.take_publishes(), protocol.awaiting, protocol.is_idle) == (3, 0, True)
+    assert protocol.take_publishes() == 0
+    protocol.expect_publish(3)  # as soon as something else arrives
+    assert protocol.receive(response(HEARTBEAT) + response(OK) * 3).answers == [OK] * 3
+    assert protocol.is_idle
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", response(OK)[:-1], response(OK) + b"\0", response(OK) * 129, response(HEARTBEAT), error(b"E_PUB_FAILED x")],
-)
-def test_a_read_of_anything_else_is_left(data: bytes) -> None:
-    protocol = identified()
-    protocol.expect_publish(200)
-    assert (protocol.take_oks(data), protocol.awaiting) == (0, 200)
-
-
-def test_oks_behind_an_unfinished_frame_or_to_another_request_are_left() -> None:
+def test_not_behind_an_unfinished_frame_nor_while_another_answer_is_due() -> None:
     protocol = identified()
     protocol.expect_publish(2)
     protocol.receive(response(OK)[:5])
-    assert protocol.take_oks(response(OK)) == 0
+    assert (protocol.take_publishes(), protocol.awaiting, protocol.is_idle) == (0, 2, False)
     assert protocol.receive(response(OK)[5:]).answers == [OK]
-    with pytest.raises(RemoteProtocolError):
-        protocol.receive(b"\xff\xff\xff\xff")
-    assert protocol.take_oks(response(OK)) == 0
+    assert protocol.take_publishes() == 1
     protocol = ClientProtocol(max_frame_bytes=1000)
     protocol.send(Identify(b"{}"))
-    assert protocol.take_oks(response(OK)) == 0
+    assert (protocol.take_publishes(), protocol.awaiting) == (0, 1)
 
 
-@given(frames=st.lists(st.sampled_from([OK, HEARTBEAT]), max_size=40), cuts=st.lists(st.integers(0, 600), max_size=8))
-def test_the_number_and_the_list_tell_the_same(frames: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(map(response, frames))
-    protocol = identified()
-    protocol.expect_publish(frames.count(OK) + 1)
-    taken = heartbeats = 0
-    for a, b in pairwise([0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]):
-        oks = protocol.take_oks(stream[a:b])
-        taken += oks
-        if not oks:
-            received = protocol.receive(stream[a:b])
-            assert all(answer == OK for answer in received.answers)
-            taken += len(received.answers)
-            heartbeats += received.heartbeats
-    assert (taken, heartbeats, protocol.awaiting) == (frames.count(OK), frames.count(HEARTBEAT), 1)
+@pytest.mark.parametrize("count", [1, 2, 31, 64, 100, 128])
+def test_each_run_of_oks_counts_as_so_many(count: int) -> None:
+    assert OK_RUNS[response(OK) * count] == count
 
 
 def test_many_publishes_are_the_bytes_of_each() -> None:
