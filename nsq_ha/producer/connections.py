@@ -237,7 +237,7 @@ class Connections(Lanes):
             if only is None:
                 request.conn = None
             else:
-                conn.orphan(request)
+                conn.orphan(request, lane)
             if request.is_over:
                 self.release(lane, request)
             elif self._retries:

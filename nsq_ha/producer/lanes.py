@@ -24,7 +24,7 @@ from nsq_ha.message import Receipt
 from nsq_ha.options.config import ProducerConfig
 from nsq_ha.policy.liveness import STALLED_AFTER, stalled_at
 from nsq_ha.policy.sharding import Key, hasher, partition_of
-from nsq_ha.producer.reasons import late, topic_trouble, wrapped
+from nsq_ha.producer.reasons import late, wrapped
 from nsq_ha.producer.state import (
     FIRST_PROBE,
     Action,
@@ -300,7 +300,7 @@ class Lanes:
                 and now - request.sent_at >= STALLED_AFTER
             ]
             for request in stalled:
-                conn.orphan(request)
+                conn.orphan(request, lane)
             moved = stalled + moved
         for request in moved:
             self.place(topic, request, now, self._any_lane(topic, now, avoid=lane))
@@ -360,11 +360,6 @@ class Lanes:
         """Fail all that waits for a topic."""
         for request in list(topic.waiting):
             self.end(request, error)
-
-    @staticmethod
-    def why_not_ready(topic: Topic) -> NsqError | None:
-        """Return why no partition of a topic can be chosen. None if one can."""
-        return topic_trouble(topic)
 
 
 def is_stalled(conn: Conn, now: float) -> bool:

@@ -213,8 +213,8 @@ class Machine(Connections):
         elsewhere = request.conn
         if orphaned is None:
             request.conn = None
-        elif elsewhere is not None and not request.is_over:
-            elsewhere.orphan(request)  # it is not written again
+        elif elsewhere is not None and request.lane is not None and not request.is_over:
+            elsewhere.orphan(request, request.lane)  # it is not written again
         if orphaned is None or not request.is_over:
             self._let_go(lane, request, None, receipts)
         if orphaned is None and (lane.outage.is_on or lane.refusals):

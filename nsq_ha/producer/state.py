@@ -254,10 +254,9 @@ class Conn:
         """Whether the caller of an unanswered publish waits."""
         return any(request.conn is self and not request.is_over for request in self.sent)
 
-    def orphan(self, request: Request) -> None:
+    def orphan(self, request: Request, lane: Lane) -> None:
         """Record that what is unanswered here is written again, or is stored already."""
-        if request.lane is not None:
-            self.orphans[request] = request.lane
+        self.orphans[request] = lane
         request.conn = None
         request.maybe_stored = True
 

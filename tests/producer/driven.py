@@ -1,0 +1,129 @@
+"""A machine with the owner that a test needs: it does what the machine asks for, and servers answer when asked to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nsq_ha import ProducerConfig
+from nsq_ha.errors import RemoteProtocolError, server_error
+from nsq_ha.message import Receipt
+from nsq_ha.policy.tls_renewal import Lifetime
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from nsq_ha.producer.machine import Machine
+from nsq_ha.producer.state import Action, Check, Close, Conn, Lane, Open, Report, Request
+
+NODES = tuple(Node("h", number + 1, 0) for number in range(4))
+PLAIN = tuple(Node("h", number + 1, 0, is_plain=True) for number in range(4))
+
+
+class Pub(Request, eq=False, kw_only=True):
+    """A publish whose answer is OK."""
+
+    def decode(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
+        if answer != b"OK":
+            raise RemoteProtocolError("it is not OK")
+        return [Receipt(self.topic, partition, nsqd, self.attempts)] * self.count
+
+
+class Driven:
+    """The machine of a producer of topic ``t``.
+
+    Attributes:
+        machine: The machine.
+        now: The time.
+        log: All that the machine asked for.
+        written: What was written, by connection.
+        opens: Whether attempts to connect succeed at once.
+        checks: Whether partitions have their channels at once.
+        lifetime: Seconds for which servers can write to a connection.
+    """
+
+    def __init__(self, *nodes: Node, **options: Any) -> None:  # noqa: ANN401 - of a producer
+        self.now = 100.0
+        self.machine = Machine(ProducerConfig(**options), lambda: 0.5)
+        self.log: list[Action] = []
+        self.written: dict[Conn, list[Request]] = {}
+        self.opens = self.checks = True
+        self.lifetime: float | None = None
+        self.topic = self.machine.topic("t", self.now)
+        if nodes:
+            self.view(*nodes)
+
+    def view(self, *nodes: Node | None, **meta: Any) -> None:  # noqa: ANN401 - TopicMeta's fields
+        """Let these nodes lead the partitions."""
+        led = {number: node for number, node in enumerate(nodes) if node is not None}
+        is_plain = any(node.is_plain for node in led.values())
+        known = TopicMeta(meta.pop("partition_num", len(nodes)), is_partitioned=not is_plain, **meta)
+        view = TopicView("t", known, led, complete=True, exists=True, is_plain=is_plain)
+        self.machine.viewed(self.topic, view, self.now)
+        self.serve()
+
+    def publish(self, **fields: Any) -> Pub:  # noqa: ANN401 - a request's
+        """Publish a message."""
+        request = Pub(**{"topic": "t", "size": 1, "limit": 1000.0, **fields})
+        self.machine.publish(request, self.now)
+        self.serve()
+        return request
+
+    def serve(self) -> None:
+        """Do what the machine asks for."""
+        machine = self.machine
+        while machine.actions or machine.dirty:
+            dirty, machine.dirty = machine.dirty, {}
+            for lane in dirty:
+                while requests := machine.take(lane, self.now):
+                    assert lane.conn is not None
+                    self.written.setdefault(lane.conn, []).extend(requests)
+            actions, machine.actions = machine.actions, []
+            self.log += actions
+            for action in actions:
+                if isinstance(action, Open) and self.opens:
+                    self.open(action.conn)
+                elif isinstance(action, Check) and self.checks:
+                    machine.checked(action.lane, action.conn, None, self.now)
+
+    def open(self, conn: Conn) -> None:
+        """Let an attempt to connect succeed."""
+        if self.lifetime is not None:
+            conn.lifetime = Lifetime(self.now, self.lifetime, 0.0)
+        self.written.setdefault(conn, []).extend(self.machine.opened(conn, self.now))
+
+    def ok(self, conn: Conn | None, count: int = 1) -> None:
+        """Let a server store what is unanswered."""
+        assert conn is not None
+        self.machine.stored(conn, count, self.now)
+        self.serve()
+
+    def answer(self, conn: Conn | None, *answers: bytes) -> None:
+        """Let a server answer; what begins with E_ is an error."""
+        assert conn is not None
+        given = [server_error(each) if each.startswith(b"E_") else each for each in answers]
+        self.machine.answered(conn, given, self.now)
+        self.serve()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        end = self.now + seconds
+        while self.machine.wake_at <= end:
+            self.now = max(self.now + 0.001, self.machine.wake_at)
+            self.machine.tick(self.now)
+            self.serve()
+        self.now = max(end, self.now)
+
+    def lane(self, number: int = 0) -> Lane:
+        """Return a lane."""
+        return self.topic.lane(number)
+
+    @property
+    def attempts(self) -> list[Conn]:
+        """All attempts to connect."""
+        return [action.conn for action in self.log if isinstance(action, Open)]
+
+    @property
+    def closed(self) -> dict[Conn, str]:
+        """The connections that the machine has ended, and why."""
+        return {action.conn: str(action.reason) for action in self.log if isinstance(action, Close)}
+
+    def reports(self, what: str) -> list[Report]:
+        """Return what was reported."""
+        return [action for action in self.log if isinstance(action, Report) and action.what == what]
