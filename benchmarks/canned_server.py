@@ -62,8 +62,9 @@ class _Client:
 
     def __init__(self, connection: socket.socket, block: memoryview, messages: int, in_block: int) -> None:
         self.connection = connection
-        self._block = block
+        self._block = memoryview(bytearray(block))
         self._frame = len(block) // in_block
+        self._number = 0
         self._left = messages * self._frame
         self._at = 0
         self._seen = b""
@@ -95,9 +96,18 @@ class _Client:
         """Send some; tell whether there is more."""
         part = self._block[self._at : self._at + min(_CHUNK, self._left)]
         sent = self.connection.send(part)
-        self._at = (self._at + sent) % len(self._block)
+        self._at += sent
         self._left -= sent
+        if self._at == len(self._block):
+            self._number_again()
         return self._left > 0
+
+    def _number_again(self) -> None:
+        """Begin the block again, with the next ids: a server gives each one once."""
+        self._at = 0
+        for frame in range(0, len(self._block), self._frame):
+            self._number += 1
+            struct.pack_into(">Q", self._block, frame + HEAD.size - 16, self._number << 20)
 
 
 def _serve(pipe: multiprocessing.connection.Connection, messages: int, body_bytes: int, ports: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from integration.reading import Consumers, bodies, eventually, is_multiset, next_of, read
 from nsq_ha import ClosedError, ConfigError, Consumer, Message, OutgoingMessage, Producer
-from tests.support.inside import inbox_of
+from tests.support.inside import consumer_machine_of
 from tests.support.waiting import turn
 
 AT_ONCE = 20.0
@@ -111,7 +111,7 @@ async def test_max_in_flight_changes_while_running(
 
 def consumer_inbox(consumer: Consumer) -> list[Message]:
     """Take what was delivered and not handed out."""
-    inbox = inbox_of(consumer).waiting
+    inbox = consumer_machine_of(consumer).queue
     taken = list(inbox)
     inbox.clear()
     return taken

@@ -12,6 +12,7 @@ answer, and the server delivers the message again.
 from __future__ import annotations
 
 import copy
+import enum
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -59,21 +60,21 @@ class MessageSource(Protocol):
         """Buffer a TOUCH."""
 
 
-class Watch:
-    """What a consumer knows of a message whose handling may take long.
+class State(enum.Enum):
+    """Where a message of a consumer is. It has one state at a time; ``consumer.machine`` changes it."""
 
-    Attributes:
-        taken_at: When the message was handed out.
-        deadline: When the server requeues it.
-        copies: Later deliveries of the same message; the answer to the message also answers them.
-    """
-
-    __slots__ = ("copies", "deadline", "taken_at")
-
-    def __init__(self, taken_at: float, deadline: float) -> None:
-        self.taken_at: float = taken_at
-        self.deadline: float = deadline
-        self.copies: list[Message] = []
+    QUEUED = enum.auto()
+    """It waits here to be handed out."""
+    HANDED_OUT = enum.auto()
+    """A handler or an iterating task has it."""
+    GIVING_UP = enum.auto()
+    """It is being given up."""
+    FINISHED = enum.auto()
+    """Its FIN is sent, or will be in this turn."""
+    REQUEUED = enum.auto()
+    """Its REQ is sent, or waits here for its time; or it was left to the end of its connection."""
+    ORPHANED = enum.auto()
+    """Its connection is lost, or nsqd has delivered it again: an answer has no effect of its own."""
 
 
 # gc=False: the garbage collector took an eighth of the time of a message, since thousands arrive together and leave one
@@ -97,7 +98,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
         source: The subscription that delivered it and sends its answer.
         answered: Whether it was finished or requeued.
         compressed: Body and extension header as they are stored, if the body was decompressed here. None if not.
-        watch: For the consumer, while the message is unanswered and its handling may take long. Else None.
+        state: Where it is, if a consumer has it.
+        deadline: When nsqd requeues it, by the event loop's clock, unless it is touched.
+        arrived_at: When it arrived; 0 before it is first touched.
+        taken_at: When it was handed out.
+        taker: Who got it.
+        returned: Why this library returned it to nsqd. None if it did not.
     """
 
     id: bytes
@@ -110,7 +116,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
     ext: bytes | None = None
     answered: bool = False
     compressed: tuple[bytes, bytes] | None = None
-    watch: Watch | None = None
+    state: State = State.QUEUED
+    deadline: float = 0.0
+    arrived_at: float = 0.0
+    taken_at: float = 0.0
+    taker: object = None
+    returned: str | None = None
 
     @property
     def topic(self) -> str:
@@ -287,13 +298,13 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     def _answered_before(self, answer: str) -> None:
         """Raise, or let the source warn if the library requeued the message."""
-        returned: Callable[[Message, str], None] | None = getattr(self.source, "returned", None)
-        if returned is None:
+        if self.returned is None:
             raise LocalProtocolError(
                 f"{answer}() of {self!r}, which was finished or requeued before: answer a message once"
                 f" (run() does that when the handler returns or raises)"
             )
-        returned(self, answer)
+        warn: Callable[[Message, str], None] = getattr(self.source, "warn_of_no_effect")  # noqa: B009 - a consumer's
+        warn(self, answer)
 
     def __enter__(self) -> Self:
         """Return the message; for threads, see :mod:`nsq_ha.sync`."""
@@ -310,7 +321,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
                 self.finish()
             elif issubclass(kind, Exception):
                 self.requeue()
-        elif kind is None and hasattr(self.source, "returned"):
+        elif kind is None and self.returned is not None:
             self._answered_before("finish")
 
     async def __aenter__(self) -> Self:
@@ -330,7 +341,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
                 self.finish()
             elif issubclass(kind, Exception) or not self._is_left_open():
                 self.requeue()
-        elif kind is None and hasattr(self.source, "returned"):
+        elif kind is None and self.returned is not None:
             self._answered_before("finish")
 
     def _is_left_open(self) -> bool:

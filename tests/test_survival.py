@@ -9,8 +9,9 @@ import pytest
 
 from nsq_ha import Backoff, Producer
 from nsq_ha.base import unexpected
-from nsq_ha.consumer.delivery import Delivery
-from nsq_ha.consumer.inbox import ConsumerInbox
+from nsq_ha.consumer.machine import ConsumerMachine
+from nsq_ha.consumer.shell import ConsumerShell
+from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.engine import connection, link, lookups, servers
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.engine.tcp import TcpStream
@@ -60,10 +61,11 @@ CONSUMER: Final[dict[str, tuple[object, str]]] = {
     "another leader": (link.Link, "is_moved"),
     "serving": (link.Link, "_look_in"),
     "subscribing": (connection.Connection, "subscribe"),
-    "answering through a connection": (Delivery, "attach"),
-    "handing out": (ConsumerInbox, "arrived"),
-    "joining": (ConsumerInbox, "joined"),
-    "leaving": (ConsumerInbox, "left"),
+    "answering through a connection": (Subscription, "_attach"),
+    "receiving": (ConsumerShell, "arrived"),
+    "arriving": (ConsumerMachine, "arrived"),
+    "joining": (ConsumerShell, "joined"),
+    "leaving": (ConsumerShell, "left"),
 }
 
 

@@ -56,18 +56,20 @@ class LoopClock:
             which its thread waited for a CPU meanwhile (NaN if unknown).
 
     Attributes:
+        turned: When other tasks have run for the last time, as far as is known.
         suspect: Name of the handler that ran while the loop was blocked. None if unknown.
     """
 
     def __init__(self, on_blocked: Callable[[float, str | None, float], None]) -> None:
         self._on_blocked = on_blocked
-        self._ticked = self._turned = monotonic()
+        self._ticked = monotonic()
+        self.turned: float = self._ticked
         self._ticks: _Ticks | None = None
         self.suspect: str | None = None
 
     def start(self) -> None:
         """Start checking."""
-        self._ticked = self._turned = monotonic()
+        self._ticked = self.turned = monotonic()
         self._ticks = _ticks.here()
         self._ticks.add(self)
 
@@ -88,7 +90,7 @@ class LoopClock:
         self._ticked = now
         suspect, self.suspect = self.suspect, None
         if not blocked:
-            self._turned = now  # else others must run before what was read is handed out
+            self.turned = now  # else others must run before what was read is handed out
         else:
             self._on_blocked(blocked, suspect, 0.0 if by_code > _MOST * blocked else min(by_others, blocked))
 
@@ -104,13 +106,13 @@ class LoopClock:
         """
         if now - self._ticked > 2 * TICK:  # as blocked_for, without a call for each read
             return self._ticked
-        self._turned = now
+        self.turned = now
         return now
 
     @property
     def has_run_long(self) -> bool:
         """Whether other tasks may not have run for a while."""
-        return monotonic() - self._turned > LONGEST_RUN
+        return monotonic() - self.turned > LONGEST_RUN
 
     async def let_others_run(self) -> None:
         """Let other tasks run if they may not have run for a while.
@@ -118,11 +120,11 @@ class LoopClock:
         This writes answers, replies to heartbeats and notices lost connections.
         """
         if self.has_run_long:
-            if monotonic() - self._turned > _LONG:
+            if monotonic() - self.turned > _LONG:
                 await asyncio.sleep(_REST)
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
-            self._turned = monotonic()
+            self.turned = monotonic()
 
 
 class _Ticks:

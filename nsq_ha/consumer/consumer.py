@@ -1,8 +1,8 @@
 """The consumer: the object with which an application reads a channel of a topic.
 
-This module has the public calls, and starts and ends everything else: ``consumer.inbox`` holds the messages and hands
-them out, ``consumer.partitions`` keeps a subscription for each partition, and ``consumer.subscription`` owns its
-connection.
+This module has the public calls, and starts and ends everything else: ``consumer.machine`` decides about messages,
+``consumer.shell`` does what it wants, ``consumer.handing`` hands them out, ``consumer.partitions`` keeps a subscription
+for each partition, and ``consumer.subscription`` owns its connection.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Any, Final, Self, Unpack
+from typing import Any, ClassVar, Final, Self, Unpack
 
+from nsq_ha.base.clock import monotonic
 from nsq_ha.consumer.closing import drain, supervisor_ended
-from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.consumer.giving_up import GiveUpPublisher
+from nsq_ha.consumer.handing import Hands, Messages
 from nsq_ha.consumer.handlers import Batch, Batches, Handling, check_batches, check_concurrency, check_handler
-from nsq_ha.consumer.inbox import ConsumerInbox, Messages
+from nsq_ha.consumer.inflight import DeliveryCounts
 from nsq_ha.consumer.partitions import Partitions
+from nsq_ha.consumer.shell import ConsumerShell
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
-from nsq_ha.consumer.subscription import CUT_OFF_TIMEOUT
+from nsq_ha.consumer.subscription import CUT_OFF_TIMEOUT, Subscription
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.lookups import TopicWatch
@@ -78,6 +80,8 @@ class Consumer(SingleUseClient):
             ``lookupd`` is missing, or given-up messages could not be published.
     """
 
+    _shell_type: ClassVar[type[ConsumerShell]] = ConsumerShell
+
     def __init__(
         self,
         topic: str,
@@ -97,8 +101,9 @@ class Consumer(SingleUseClient):
             check_handler(self.config.on_give_up, "on_give_up")
         self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)
         self._observer = Observer(self.config.on_event)
-        self._inbox = ConsumerInbox(self._name, self.config, self._give_up_publisher, self._check_loop, self._observer)
-        self._subscriptions = self._inbox.subscriptions
+        self._shell = self._shell_type(self._name, self.config, self._give_up_publisher, self._observer)
+        self._hands = Hands(self._shell, self._check_loop)
+        self._subscriptions: dict[int, Subscription] = {}
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
         self._opened_at = 0.0
         self._handling: Handling | None = None
@@ -135,11 +140,11 @@ class Consumer(SingleUseClient):
 
     async def _open(self) -> None:
         await self._give_up_publisher.check()
-        self._inbox.start()
+        self._shell.start()
         self._opened_at = asyncio.get_running_loop().time()
         await self._lookups.start()
         self._watch = self._lookups.watch(self.topic)
-        self._partitions = Partitions(self._watch, self.channel, self.config, self._subscriptions, self._inbox)
+        self._partitions = Partitions(self._watch, self.channel, self.config, self._subscriptions, self._shell)
         self._watch.add_listener(self._view_changed)
         started = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(started), name=f"nsq_ha consumer {self.topic}")
@@ -193,12 +198,12 @@ class Consumer(SingleUseClient):
     def stats(self) -> ConsumerStats:
         """Return the counts and states of all partitions. It may be called at any time, from any thread."""
         past = DeliveryCounts() if self._partitions is None else self._partitions.past
-        return consumer_stats(self._inbox, self._watch, past, self._lookups.counts)
+        return consumer_stats(self._hands, self._subscriptions, self._watch, past, self._lookups.counts)
 
     def _stopped(self) -> str | None:
-        if self._inbox.failure is not None:
-            return str(self._inbox.failure)
-        if self._inbox.died is not None:
+        if self._shell.failure is not None:
+            return str(self._shell.failure)
+        if self._shell.died is not None:
             return "failed: the background task of the consumer ended"
         if self._close.is_done:
             return "closed"
@@ -211,18 +216,18 @@ class Consumer(SingleUseClient):
         return consumer_troubles(self._watch, self._partitions, self._subscriptions, self._opened_at, now)
 
     def _notes(self) -> list[str]:
-        return consumer_notes(self._inbox)
+        return consumer_notes(self._shell.machine)
 
     def _is_subscribed(self) -> bool:
         return self._partitions is not None and self._partitions.are_subscribed()
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while True:
-            self._inbox.check_open()
+            self._shell.check_open()
             if condition():
                 return
-            self._inbox.changed.clear()
-            await self._inbox.changed.wait()
+            self._shell.changed.clear()
+            await self._shell.changed.wait()
 
     async def aclose(self) -> None:
         """Drain and close within ``close_timeout``. May be called again.
@@ -260,9 +265,9 @@ class Consumer(SingleUseClient):
             return
         self._check_loop()
         task = asyncio.current_task()
-        is_awaited = self._inbox.is_busy(task)
+        is_awaited = self._shell.is_busy(task)
         if not is_awaited:
-            self._inbox.abandon(task, has_failed=has_failed)
+            self._hands.leave(task, has_failed=has_failed)
         self._begin_close()
         if not is_awaited:
             await self._close.wait()
@@ -274,7 +279,7 @@ class Consumer(SingleUseClient):
         try:
             try:
                 async with asyncio.timeout_at(deadline):
-                    await drain(self._inbox)
+                    await drain(self._shell, self._subscriptions)
             except TimeoutError:
                 log.warning("%s: closed with messages unanswered: %s", self._name, self._unanswered_by_nsqd())
                 await self._cut_off(max(began + CUT_OFF_TIMEOUT - loop.time(), 0.0))
@@ -287,19 +292,21 @@ class Consumer(SingleUseClient):
         """Return how many messages of which nsqds are unanswered."""
         counts: Counter[str] = Counter()
         for subscription in self._subscriptions.values():
-            counts[subscription.nsqd] += subscription.unanswered
+            partition = subscription.state
+            counts[subscription.nsqd] += sum(1 for conn in partition.conns for _ in conn.unanswered)
         named = ", ".join(f"{count} of {nsqd}" for nsqd, count in sorted(counts.items()) if count)
         return named or "none, but an nsqd did not answer CLS"
 
     async def _end(self) -> None:
         """End everything, even with messages unanswered; may be called again."""
         await self._cut_off()
-        self._inbox.end()
+        self._shell.end()
+        self._hands.forget()
         if self._partitions is not None:
             self._partitions.cancel()
-        await self._inbox.giving_up.aclose()
+        await self._shell.giving_up.aclose()
         await supervisor_ended(self._supervisor, self._name)
-        self._inbox.giving_up.end_threads()
+        self._shell.giving_up.end_threads()
         await self._lookups.aclose()
         self._observer.flush()
         clients.closed(self)
@@ -348,21 +355,21 @@ class Consumer(SingleUseClient):
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 started.set()
-                if self._watch is not None and self._watch.view is not None and not self._inbox.closing.is_set():
+                if self._watch is not None and self._watch.view is not None and not self._shell.closing.is_set():
                     self._view_changed(self._watch.view)
                 if self._partitions is not None:
                     delay = min(_QUICK, self.config.start_timeout / 5)
                     self._seek()
                     creating = group.create_task(self._partitions.create_channels(delay))
-                    await self._inbox.closing.wait()
+                    await self._shell.closing.wait()
                     for task in (self._seeking, creating):
                         if task is not None:
                             task.cancel()
         except BaseExceptionGroup as died:
-            self._inbox.died = died
+            self._shell.died = died
             raise
         finally:
-            self._inbox.ended()
+            self._shell.ended()
 
     def _seek(self) -> None:
         """Look for the topic until it exists."""
@@ -371,21 +378,21 @@ class Consumer(SingleUseClient):
             self._seeking = self._group.create_task(self._partitions.seek())
 
     def _view_changed(self, view: TopicView) -> None:
-        if self._partitions is None or self._inbox.closing.is_set():
+        if self._partitions is None or self._shell.closing.is_set():
             return
         self._partitions.follow(view, self._group)
         if view.meta is not None and view.meta.extend_support and self.config.decompress:
-            self._inbox.look_for_compressed()
+            self._hands.expands = True
         if not self._partitions.is_listed:
             self._seek()
-        self._inbox.changed.set()
+        self._shell.changed.set()
 
     # -- RDY
 
     @property
     def max_in_flight(self) -> int:
         """Maximum number of unanswered messages over all partitions."""
-        return self._inbox.pace.flow.max_in_flight
+        return self._shell.machine.flow.max_in_flight
 
     def set_max_in_flight(self, count: int) -> None:
         """Change ``max_in_flight`` while running; 0 pauses.
@@ -395,12 +402,14 @@ class Consumer(SingleUseClient):
                 entered it.
         """
         self._check_loop()
-        self._inbox.pace.flow.set(count)
+        checked = declared(ConsumerConfig)["max_in_flight"].check(count)
+        self._shell.machine.flow.set(checked, monotonic())
+        self._shell.due()
 
     @property
     def max_rate(self) -> float | None:
         """Maximum number of messages handed out a second. None for no limit."""
-        rate = self._inbox.pace.rate
+        rate = self._shell.machine.flow.rate
         return None if rate is None else rate.per_second
 
     def set_max_rate(self, rate: float | None) -> None:
@@ -414,7 +423,8 @@ class Consumer(SingleUseClient):
                 entered it.
         """
         self._check_loop()
-        self._inbox.pace.limit_rate(declared(ConsumerConfig)["max_rate"].check(rate))
+        self._shell.machine.limit_rate(declared(ConsumerConfig)["max_rate"].check(rate), monotonic())
+        self._shell.due()
 
     # -- handing out
 
@@ -473,7 +483,7 @@ class Consumer(SingleUseClient):
 
     def _messages_of_task(self) -> Messages:
         self._check_loop()
-        return self._inbox.iterate()
+        return self._hands.of_task()
 
     def batches(self, max_messages: int = 100, max_wait: float = 1.0) -> AsyncIterator[Batch]:
         """Iterate over batches of messages until the consumer is closed.
@@ -496,7 +506,7 @@ class Consumer(SingleUseClient):
         """
         check_batches(max_messages, max_wait)
         self._warn_of_batches(max_messages)
-        return Batches(self._messages_of_task, self._inbox, max_messages, max_wait)
+        return Batches(self._messages_of_task, self._hands, max_messages, max_wait)
 
     def _warn_of_batches(self, max_messages: int) -> None:
         """Warn if batches can never be full."""
@@ -544,10 +554,9 @@ class Consumer(SingleUseClient):
         result is dropped. The threads are daemons, so the process can exit.
         """
         self._check_loop()
-        inbox = self._inbox
-        handling = Handling(inbox, handler)
+        handling = Handling(self._hands, handler)
         check_concurrency(concurrency)
-        inbox.check_free()
+        self._shell.check_free()
         if 0 < self.max_in_flight < concurrency:
             log.warning(
                 "%s: only %d of %d handlers can run at once: raise max_in_flight=%d to concurrency or more",
@@ -560,7 +569,7 @@ class Consumer(SingleUseClient):
         if install_signal_handlers:
             signals = StopSignals(asyncio.get_running_loop(), self._stop_gently, self._stop_at_once)
         with signals:
-            with inbox.running(concurrency):
+            with self._shell.running(concurrency):
                 self._handling = handling
                 try:
                     await handling.run(concurrency)
@@ -581,7 +590,7 @@ class Consumer(SingleUseClient):
 
     def _begin_close(self) -> None:
         if not self._close.has_begun:
-            self._inbox.close()
+            self._shell.close()
         self._close.begin()
 
     def _stop_at_once(self) -> None:

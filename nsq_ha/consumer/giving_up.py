@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.threads import HandlerThreads, is_async
-from nsq_ha.consumer.delivery import delivery_of, facts, give_back, reopened, source_of, take_cause
 from nsq_ha.consumer.failures import FailureLog
+from nsq_ha.consumer.inflight import conn_of
+from nsq_ha.consumer.source import facts, take_cause
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
 from nsq_ha.engine.engine import Lookups
@@ -25,16 +26,16 @@ from nsq_ha.engine.single_use import SingleUseClient, check_entered
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import BodyError, ConfigError, MessageRefusedError, PublishError, TopicNotFoundError
 from nsq_ha.events import GaveUp
-from nsq_ha.message import Message, as_stored
+from nsq_ha.message import Message, State, as_stored
 from nsq_ha.options.config import ClientConfig, ConsumerConfig
-from nsq_ha.policy.redelivery import MOST_REMEMBERED, requeue_delay
+from nsq_ha.policy.redelivery import MOST_REMEMBERED
 from nsq_ha.policy.timing import FewLines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from nsq_ha.base.identity import MessageIdentity
-    from nsq_ha.consumer.backoff import HandlerBackoff
+    from nsq_ha.consumer.source import Shell
     from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.policy.topology import TopicView
 
@@ -260,7 +261,7 @@ class GivingUp:
     Args:
         config: The consumer's options.
         publisher: Publishes given-up messages.
-        backoff: Pauses after failures.
+        shell: Has the messages.
         observer: The consumer's.
 
     Attributes:
@@ -271,12 +272,12 @@ class GivingUp:
         self,
         config: ConsumerConfig,
         publisher: GiveUpPublisher,
-        backoff: HandlerBackoff,
+        shell: Shell,
         observer: Observer = SILENT,
     ) -> None:
         self._config = config
         self._publisher = publisher
-        self._backoff = backoff
+        self._shell = shell
         self._observer = observer
         self.given_up: int = 0
         self._busy: set[asyncio.Task[Any] | None] = set()
@@ -284,7 +285,6 @@ class GivingUp:
         self._threads = HandlerThreads(_MOST_THREADS)
         # Why messages are given up that are redelivered only for that. None if no failure is known.
         self._not_given_up: dict[MessageIdentity, Failure | None] = {}
-        self._now: dict[int, Message] = {}  # by id(): the messages that are being given up
         self._failures = FailureLog()
         self._unreadable = FewLines()  # their publisher may send any number
 
@@ -313,20 +313,18 @@ class GivingUp:
         self._failures.failed(message, error, monotonic())
         if message.answered:
             return
-        self._backoff.failed(message)
+        self._shell.machine.failed(message, monotonic())
         await self._failed(message, error, None)
 
-    async def unreadable(self, message: Message, error: BodyError) -> None:
+    async def unreadable(self, message: Message, error: BodyError, delay: float) -> None:
         """Do the same with a message that no handler can get.
 
         Its publisher is at fault, so the consumer does not pause: others would stop it with such messages.
         """
         if (more := self._unreadable.take(monotonic())) is not None:
             log.warning("not handing out %r: %r%s", message, error, more, exc_info=error)
-        self._backoff.taken_back(message)
-        await self._failed(
-            message, error, requeue_delay(self._config, message.attempts, is_ordered=source_of(message).is_ordered)
-        )
+        self._shell.machine.forget_test(message, monotonic())
+        await self._failed(message, error, delay)
 
     async def _failed(self, message: Message, error: BaseException, delay: float | None) -> None:
         if not self._was_last(message) or self._waits(message):
@@ -337,7 +335,7 @@ class GivingUp:
             await self._give_up(message, Failure.of("failed", error))
         except asyncio.CancelledError:
             if not message.answered:
-                give_back(message, _CANCELLED)
+                self._shell.give_back(message, _CANCELLED)
             raise
 
     def gives_up(self, message: Message) -> bool:
@@ -350,21 +348,12 @@ class GivingUp:
             self._remember(message, why)
             return False
         # A copy, since the end of the caller's block must not finish this one while it is given up.
-        again = reopened(message)
+        again = self._shell.machine.reopened(message)
         self._log_last(message)
         task = asyncio.create_task(self._give_up_apart(again, why), name=f"nsq_ha gives up {message!r}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return True
-
-    def has(self, message: Message) -> bool:
-        """Return whether the message is being given up now, so that a requeue is no failure."""
-        return id(message) in self._now
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The messages that are being given up now."""
-        return tuple(self._now.values())
 
     @property
     def is_giving_up(self) -> bool:
@@ -384,7 +373,7 @@ class GivingUp:
 
     def _was_last(self, message: Message) -> bool:
         limit = self._config.max_attempts
-        return limit is not None and message.attempts >= limit and source_of(message).is_alive
+        return limit is not None and message.attempts >= limit and message.state is not State.ORPHANED
 
     def _waits(self, message: Message) -> bool:
         """Return whether to delay the message once before giving it up.
@@ -411,15 +400,14 @@ class GivingUp:
         try:
             await self._give_up(message, why)
         except asyncio.CancelledError:
-            delivery = delivery_of(message)
-            if not message.answered and delivery is not None and not delivery.is_returned_at_end:
-                give_back(message, _CANCELLED)
+            if not message.answered and not conn_of(message).is_returned_at_end:
+                self._shell.give_back(message, _CANCELLED)
             raise
 
     async def _give_up(self, message: Message, why: Failure | None) -> None:
         task = asyncio.current_task()
         self._busy.add(task)
-        self._now[id(message)] = message
+        self._shell.machine.begin_give_up(message, monotonic())
         try:
             await self._apply(message, why)
         except (Exception, asyncio.CancelledError) as error:  # the application's function may raise anything
@@ -442,7 +430,6 @@ class GivingUp:
                 message.finish()
         finally:
             self._busy.discard(task)
-            del self._now[id(message)]
 
     def _report(self, message: Message, error: str | None) -> None:
         policy = self._config.on_give_up

@@ -17,12 +17,12 @@ from typing import Any, Final, Self, overload
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.threads import HandlerThreads, is_async
-from nsq_ha.consumer.delivery import give_back, source_of
-from nsq_ha.consumer.inbox import ConsumerInbox, Messages
+from nsq_ha.consumer.handing import Hands, Messages
+from nsq_ha.consumer.inflight import conn_of
 from nsq_ha.engine import observe
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
-from nsq_ha.message import Message
+from nsq_ha.message import Message, State
 from nsq_ha.options.checks import is_number, is_whole, shown
 from nsq_ha.options.values import check_takes_one
 
@@ -75,21 +75,20 @@ class Handling:
     """Runs one handler over the messages of a consumer.
 
     Args:
-        inbox: The consumer's.
+        hands: The consumer's.
         handler: Called for each message.
 
     Raises:
         ConfigError: ``handler`` is not a function.
     """
 
-    def __init__(self, inbox: ConsumerInbox, handler: Callable[[Message], Awaitable[object] | object]) -> None:
+    def __init__(self, hands: Hands, handler: Callable[[Message], Awaitable[object] | object]) -> None:
         check_handler(handler)
-        self._messages = inbox.iterations.new()
+        self._messages = Messages(hands, is_handler=True)
         self._handler = handler
-        self._pace = inbox.pace
-        self._ledger = inbox.ledger
-        self._busy = inbox.ledger.handled
-        self._giving_up = inbox.giving_up
+        self._shell = hands.shell
+        self._busy = hands.shell.busy
+        self._giving_up = hands.shell.giving_up
         self._name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
         self._is_async = is_async(handler)
         # A message that is redelivered over another connection while its partition's handler still runs waits here.
@@ -135,7 +134,7 @@ class Handling:
         finally:
             self._threads.close()
             if self._count:
-                self._pace.handled(self._count, self._seconds)
+                self._handled()
 
     def _begin_worker(self, group: asyncio.TaskGroup, taking: asyncio.Lock | None) -> None:
         group.create_task(self._work_or_end(group, taking), context=self._context.copy())
@@ -187,7 +186,7 @@ class Handling:
                     self._is_failing = True
                     raise
                 self._ended = monotonic()
-            if taking is None or not source_of(message).is_ordered:
+            if taking is None or not conn_of(message).is_ordered:
                 await self._handle(message, worker)
             else:
                 await self._handle_in_order(message, worker)
@@ -207,15 +206,15 @@ class Handling:
         try:
             while parked and self._is_clean():
                 current = parked.popleft()
-                if source_of(current).is_alive:
+                if current.state is not State.ORPHANED:
                     await self._handle(current, worker)
         finally:
             del self._parked[partition]
             for unseen in reversed(parked):
-                self._ledger.take_back(unseen, "the handler of its partition was cancelled")
+                self._shell.take_back(unseen, "the handler of its partition was cancelled")
 
     async def _handle(self, message: Message, worker: asyncio.Task[object]) -> None:
-        self._busy[worker] = message
+        self._busy.add(worker)
         began = self._ended  # set just now: the previous handler ended, or the message was taken
         try:
             try:
@@ -226,10 +225,10 @@ class Handling:
                 self._seconds += now - began
                 self._count += 1
                 if self._seconds > _LONG or self._count >= _MANY:
-                    self._report(message, began)
+                    self._report(began)
         except asyncio.CancelledError as error:
             if not is_foreign(error):
-                self._ledger.take_back(message, "its handler was cancelled")
+                self._shell.take_back(message, "its handler was cancelled")
                 raise
             # Nobody cancelled the worker: the handler awaited something that somebody else cancelled.
             await self._giving_up.failed(message, error)
@@ -237,9 +236,10 @@ class Handling:
             await self._giving_up.failed(message, error)
         except BaseException as error:
             self._is_failing = True
-            self._pace.flow.hold(is_held=True)  # else nsqd would deliver the message to this consumer again
+            # Else nsqd would deliver the message to this consumer again.
+            self._shell.machine.flow.hold(self._ended, is_held=True)
             if not message.answered:
-                give_back(message, f"its handler raised {type(error).__name__}")
+                self._shell.give_back(message, f"its handler raised {type(error).__name__}")
             raise
         else:
             if not message.answered:
@@ -247,7 +247,7 @@ class Handling:
                     self._warn_of_false(message)
                 message.finish()
         finally:
-            del self._busy[worker]
+            self._busy.discard(worker)
 
     async def _call(self, message: Message) -> object:
         """Call a handler that is watched, or is a plain function."""
@@ -272,10 +272,15 @@ class Handling:
             self._name,
         )
 
-    def _report(self, message: Message, began: float) -> None:
-        if self._ended - began > _LONG:
-            self._ledger.took_long(message, began, self._name)
-        self._pace.handled(self._count, self._seconds)
+    def _report(self, began: float) -> None:
+        clock = self._shell.clock
+        if self._ended - began > _LONG and clock.blocked_for(self._ended):
+            clock.suspect = self._name
+        self._handled()
+
+    def _handled(self) -> None:
+        self._shell.machine.flow.handled(self._count, self._seconds, self._ended)
+        self._shell.due()
         self._count, self._seconds = 0, 0.0
 
 
@@ -347,7 +352,7 @@ class Batch(Sequence["Message"]):
 
     def _open(self) -> list[Message]:
         # Those that the library gave back warn that an answer comes too late.
-        return [each for each in self.messages if not each.answered or hasattr(each.source, "returned")]
+        return [each for each in self.messages if not each.answered or each.returned is not None]
 
     def __enter__(self) -> Self:
         """Return the batch; for threads, see :mod:`nsq_ha.sync`."""
@@ -377,16 +382,14 @@ class Batches(AsyncIterator[Batch]):
 
     Args:
         messages: Returns the current task's iterator over messages.
-        inbox: The consumer's.
+        hands: The consumer's.
         max_messages: Most messages of a batch.
         max_wait: Seconds to wait for more after the first message.
     """
 
-    def __init__(
-        self, messages: Callable[[], Messages], inbox: ConsumerInbox, max_messages: int, max_wait: float
-    ) -> None:
+    def __init__(self, messages: Callable[[], Messages], hands: Hands, max_messages: int, max_wait: float) -> None:
         self._messages = messages
-        self._inbox = inbox
+        self._hands = hands
         self._most = max_messages
         self._wait = max_wait
 
@@ -407,20 +410,20 @@ class Batches(AsyncIterator[Batch]):
         while True:
             taken = [await anext(messages)]
             await self._fill(messages, taken)
-            alive = [message for message in taken if source_of(message).is_alive]
+            alive = [message for message in taken if message.state is not State.ORPHANED]
             if alive:  # else their connection was lost, and nsqd delivers them again
                 return Batch(alive)
 
     async def _fill(self, messages: Messages, taken: list[Message]) -> None:
         try:
             async with asyncio.timeout(self._wait):
-                while len(taken) < self._most and not self._inbox.is_exhausted():
+                while len(taken) < self._most and not self._hands.is_exhausted():
                     taken.append(await anext(messages))
         except (TimeoutError, StopAsyncIteration, NsqError):  # the next call raises the last two again
             return
         except BaseException:
             for message in reversed(taken):
-                self._inbox.ledger.take_back(message, _WHY)
+                self._hands.shell.take_back(message, _WHY)
             raise
 
 

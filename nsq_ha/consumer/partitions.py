@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.consumer.delivery import DeliveryCounts
-from nsq_ha.consumer.subscription import Inbox, Subscription
+from nsq_ha.consumer.inflight import DeliveryCounts
+from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.engine.approach import Approach
 from nsq_ha.engine.lookup_log import numbered
 from nsq_ha.engine.observe import PartitionReports
@@ -20,6 +20,7 @@ from nsq_ha.options.config import ConsumerConfig, check_plain
 from nsq_ha.policy.timing import Outage
 
 if TYPE_CHECKING:
+    from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
@@ -37,7 +38,7 @@ class Partitions:
         channel: The channel.
         config: The consumer's options.
         subscriptions: Filled with one subscription for each partition, by its number.
-        inbox: Takes the messages.
+        shell: Takes the messages.
 
     Attributes:
         past: Counts of partitions that are no longer read.
@@ -49,7 +50,7 @@ class Partitions:
         channel: str,
         config: ConsumerConfig,
         subscriptions: dict[int, Subscription],
-        inbox: Inbox,
+        shell: ConsumerShell,
     ) -> None:
         self._subscriptions = subscriptions
         self._watch = watch
@@ -57,7 +58,7 @@ class Partitions:
         self._name = f"{watch.topic}/{channel}"
         self._reports = PartitionReports(watch.observer, watch.topic, channel, None)
         self._config = config
-        self._inbox = inbox
+        self._shell = shell
         self._approach = Approach()
         self.past: DeliveryCounts = DeliveryCounts()
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -89,7 +90,7 @@ class Partitions:
     def is_subscribed(self, partition: int) -> bool:
         """Return whether messages of ``partition`` may arrive."""
         subscription = self._subscriptions.get(partition)
-        return subscription is not None and subscription.delivery is not None and subscription.is_subscribed
+        return subscription is not None and subscription.state.conn is not None and subscription.is_subscribed
 
     def follow(self, view: TopicView, group: asyncio.TaskGroup | None) -> None:
         """Subscribe to new partitions, and stop reading removed ones.
@@ -104,7 +105,7 @@ class Partitions:
                 self._check_meta(view.meta)
             self._check_numbers(view)
         except ConfigError as error:
-            self._inbox.refused(error)
+            self._shell.refused(error)
             return
         for partition in sorted(wanted - self._subscriptions.keys()):
             if group is not None:
@@ -247,7 +248,7 @@ class Partitions:
 
     def _add(self, partition: int, group: asyncio.TaskGroup) -> None:
         subscription = Subscription(
-            self._watch, self._channel, partition, self._config, self._inbox, approach=self._approach
+            self._watch, self._channel, partition, self._config, self._shell, approach=self._approach
         )
         self._subscriptions[partition] = subscription
         self._tasks[partition] = group.create_task(
@@ -262,8 +263,9 @@ class Partitions:
             log.info("%s-%d is no longer a partition of the topic", self._watch.topic, partition)
         self._tasks.pop(partition).cancel()
         gone = self._subscriptions.pop(partition)
-        self.past.add(gone.counts)
-        self.past.returned += gone.in_flight + gone.replaced_in_flight  # else they would count as finished
+        self._shell.machine.partitions.pop(partition, None)
+        self.past.add(gone.state.counts)
+        self.past.returned += gone.state.in_flight  # else they would count as finished
 
     def cancel(self) -> None:
         """End the subscriptions' tasks."""

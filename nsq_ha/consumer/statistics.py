@@ -11,46 +11,55 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from nsq_ha.engine.link import STATES
+from nsq_ha.message import State
 from nsq_ha.policy.health import Trouble
 from nsq_ha.stats import ConsumerPartition, ConsumerStats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsq_ha.consumer.delivery import DeliveryCounts
-    from nsq_ha.consumer.inbox import ConsumerInbox
+    from nsq_ha.consumer.handing import Hands
+    from nsq_ha.consumer.inflight import DeliveryCounts
+    from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.consumer.partitions import Partitions
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.engine.lookups import LookupCounts, TopicWatch
 
 
 def consumer_stats(
-    inbox: ConsumerInbox, watch: TopicWatch | None, past: DeliveryCounts, lookups: LookupCounts
+    hands: Hands,
+    readers: Mapping[int, Subscription],
+    watch: TopicWatch | None,
+    past: DeliveryCounts,
+    lookups: LookupCounts,
 ) -> ConsumerStats:
     """Return the statistics of a consumer.
 
     Args:
-        inbox: Its messages and subscriptions.
+        hands: Its messages.
+        readers: Its subscriptions.
         watch: The topic's lookups. None before the consumer is entered.
         past: Counts of partitions that are no longer read.
         lookups: Counts of all lookups.
     """
-    waiting = Counter(message.partition for message in (*tuple(inbox.waiting), *inbox.pace.backoff.parked))
-    topic, subscriptions = inbox.ledger.topic, sorted(inbox.subscriptions.items())
+    shell, flow = hands.shell, hands.shell.machine.flow
+    waiting = Counter(message.partition for message in shell.machine.in_state(State.QUEUED))
+    topic, _, channel = shell.name.partition("/")
+    subscriptions = sorted(readers.items())
     partitions = [_partition(topic, watch, subscription, waiting[number]) for number, subscription in subscriptions]
     return ConsumerStats(
         topic=topic,
-        channel=inbox.ledger.channel,
+        channel=channel,
         partitions=tuple(partitions),
         queued=sum(waiting.values()),
         ready=sum(each.ready for each in partitions),
-        max_in_flight=inbox.pace.flow.max_in_flight,
-        max_rate=None if inbox.pace.rate is None else inbox.pace.rate.per_second,
-        limited_seconds=inbox.pace.limited_seconds,
-        held_bytes=inbox.held_bytes(),
-        given_up=inbox.giving_up.given_up,
-        handled=inbox.pace.handler_calls,
-        handler_seconds=inbox.pace.handler_seconds,
+        max_in_flight=flow.max_in_flight,
+        max_rate=None if flow.rate is None else flow.rate.per_second,
+        limited_seconds=flow.limited_seconds,
+        held_bytes=hands.held_bytes(),
+        given_up=shell.giving_up.given_up,
+        handled=flow.handler_calls,
+        handler_seconds=flow.handler_seconds,
         **asdict(lookups),
         # From what was read once: meanwhile messages arrive.
         **{name: count + sum(getattr(each, name) for each in partitions) for name, count in past.fields(0).items()},
@@ -60,27 +69,28 @@ def consumer_stats(
 def _partition(topic: str, watch: TopicWatch | None, subscription: Subscription, queued: int) -> ConsumerPartition:
     view = None if watch is None else watch.view
     leader = None if view is None else view.leaders.get(subscription.partition)
-    counts, trouble = subscription.counts, subscription.trouble
+    state, trouble = subscription.state, subscription.trouble
+    counts = state.counts
     return ConsumerPartition(
         topic=topic,
         partition=subscription.partition,
         leader=None if leader is None else leader.address,
         state=STATES[subscription.link.life.state],
         queued=queued,
-        ready=subscription.ready,
+        ready=0 if state.conn is None else state.conn.ready,
         lag=None if counts.lag_ns is None else counts.lag_ns / 1e9,
         heartbeat_age=subscription.link.heartbeat_age,
         trouble=None if trouble is None else str(trouble),
-        **counts.fields(subscription.in_flight + subscription.replaced_in_flight),
+        **counts.fields(state.in_flight),
     )
 
 
-def consumer_notes(inbox: ConsumerInbox) -> list[str]:
+def consumer_notes(machine: ConsumerMachine) -> list[str]:
     """Return what an operator may want to know, though it is no trouble."""
-    notes = [] if inbox.pace.flow.max_in_flight else ["paused: max_in_flight=0"]
-    if (rate := inbox.pace.rate) is not None:
+    notes = [] if machine.flow.max_in_flight else ["paused: max_in_flight=0"]
+    if (rate := machine.flow.rate) is not None:
         notes.append(f"limited: max_rate={rate.per_second:g} messages a second")
-    if inbox.pace.backoff.wants_test is not None:
+    if machine.pause.wants_test is not None:
         notes.append("handlers fail: messages are held back, but for one at a time")
     return notes
 

@@ -16,10 +16,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from nsq_ha.consumer.delivery import Delivery, DeliveryCounts, Reports
+from nsq_ha.base.clock import monotonic
+from nsq_ha.consumer.inflight import Conn, Partition
 from nsq_ha.consumer.receiving import Receiver
+from nsq_ha.consumer.source import Source
 from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import PartitionTrouble
 from nsq_ha.engine.connection import Connection
@@ -28,7 +32,6 @@ from nsq_ha.engine.observe import PartitionReports
 from nsq_ha.engine.waiting import open_while, uninterrupted
 from nsq_ha.errors import ConnectError, LocalProtocolError, NoLeaderError, NsqError, ServerError
 from nsq_ha.policy.link_life import Life, settle_time
-from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.skipping import skipping_of
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
 from nsq_ha.protocol.encoding import encode_ready
@@ -36,10 +39,9 @@ from nsq_ha.protocol.encoding import encode_ready
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from nsq_ha.consumer.clock import Heartbeats
+    from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.engine.approach import Approach
     from nsq_ha.engine.lookups import TopicWatch
-    from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
@@ -50,37 +52,6 @@ _STRAGGLE: Final = 0.02
 """Seconds after the answer to CLS in which the one message may come that nsqd was sending meanwhile."""
 
 
-class Inbox(Protocol):
-    """Receives a subscription's messages and events.
-
-    ``consumer.inbox`` implements it, and knows its subscriptions: an import there would be a circle.
-
-    Attributes:
-        heartbeats: How often nsqd should send heartbeats.
-    """
-
-    heartbeats: Heartbeats
-
-    @property
-    def ledger(self) -> Reports:
-        """Where deliveries report."""
-
-    def arrived(self, messages: list[Message]) -> None:
-        """Receive the messages of one read."""
-
-    def joined(self) -> None:
-        """Record that a subscription succeeded, perhaps over another connection; RDY is still 0."""
-
-    def left(self) -> None:
-        """Record that a subscription ended, or that a replaced connection has ended."""
-
-    def cut_off(self, delivery: Delivery) -> None:
-        """Requeue the unanswered messages of a connection that is about to end."""
-
-    def refused(self, error: NsqError) -> None:
-        """Record an error that retries cannot fix."""
-
-
 class Subscription(Role[Connection]):
     """Reads one partition. Run its link as a task; it ends if cancelled, or if nsqd refuses permanently.
 
@@ -89,14 +60,13 @@ class Subscription(Role[Connection]):
         channel: The channel.
         partition: The partition.
         config: The consumer's options.
-        inbox: Receives the messages and events.
+        shell: Takes the messages.
         approach: Gives the consumer's connections their turns.
 
     Attributes:
         partition: The partition.
         has_channel: The partition has the channel, as far as is known.
-        counts: Counts of its messages.
-        delivery: The delivery of the connection in use.
+        state: Its messages.
         link: The connection to the leader.
     """
 
@@ -111,19 +81,19 @@ class Subscription(Role[Connection]):
         channel: str,
         partition: int,
         config: ConsumerConfig,
-        inbox: Inbox,
+        shell: ConsumerShell,
         *,
         approach: Approach,
     ) -> None:
         self.partition = partition
         self._approach = approach
         self.has_channel: bool = False
-        self.counts: DeliveryCounts = DeliveryCounts()
-        self.delivery: Delivery | None = None
+        self.state: Partition = Partition(partition)
         self._channel = channel
         self._watch = watch
         self._config = config
-        self._inbox = inbox
+        self._shell = shell
+        shell.machine.partitions[partition] = self.state
         self._loop = asyncio.get_running_loop()
         self._reports = PartitionReports(watch.observer, watch.topic, channel, partition)
         self._trouble = PartitionTrouble(watch.topic, watch.name_of(partition), config, self._reports)
@@ -133,14 +103,12 @@ class Subscription(Role[Connection]):
             watch.topic,
             watch.name_of(partition),
             self._start,
-            inbox.arrived,
+            shell,
             self._reports.refused,
-            skipping=skipping_of(config.skip_header, config.ext_filter),
+            skipping_of(config.skip_header, config.ext_filter),
         )
         self._cut_off: asyncio.Future[None] | None = None
-        # Of connections that are being opened, or replaced and not done.
-        self._deliveries: dict[Connection, Delivery] = {}
-        self._replaced: dict[Connection, tuple[Delivery, float]] = {}
+        self._conns: dict[Connection, tuple[Conn, float]] = {}  # with the times at which they were replaced
         life: Life[Node] = Life(settle_time(config.heartbeat_interval))
         self.link: Link[Connection] = Link(self, watch, partition, config.backoff, life=life, reports=self._reports)
 
@@ -160,30 +128,9 @@ class Subscription(Role[Connection]):
         return self.link.life.is_reading
 
     @property
-    def ready(self) -> int:
-        """The RDY count sent last; 0 while not subscribed."""
-        return self.delivery.ready if self.delivery is not None else 0
-
-    @property
-    def in_flight(self) -> int:
-        """Number of unanswered messages of the connection in use."""
-        return self.delivery.in_flight if self.delivery is not None else 0
-
-    @property
-    def replaced_in_flight(self) -> int:
-        """Number of unanswered messages of the replaced connections."""
-        return sum(delivery.in_flight for delivery, _ in tuple(self._replaced.values()))
-
-    @property
-    def unanswered(self) -> int:
-        """Number of messages that the application has not answered, without those held here until they are requeued."""
-        current = self.delivery.in_flight - self.delivery.held if self.delivery is not None else 0
-        return current + sum(delivery.in_flight - delivery.held for delivery, _ in self._replaced.values())
-
-    @property
     def nsqd(self) -> str:
         """``host:port`` of the nsqd that delivers. Empty without one."""
-        return self.delivery.nsqd if self.delivery is not None else ""
+        return self.state.conn.source.nsqd if self.state.conn is not None else ""
 
     @property
     def kept(self) -> tuple[int, int]:
@@ -191,39 +138,10 @@ class Subscription(Role[Connection]):
 
         Those that it has sent for the latest RDY may not have been read yet.
         """
-        delivery = self.delivery
-        if delivery is None or delivery.is_returned_at_end or not delivery.is_alive:
+        conn = self.state.conn
+        if conn is None or conn.is_returned_at_end or conn.is_rejecting:
             return 0, 0
-        return delivery.in_flight, max(delivery.in_flight, delivery.ready)
-
-    @property
-    def seen(self) -> Seen:
-        """What the connection in use delivers."""
-        delivery = self.delivery
-        if delivery is None:
-            return Seen(0, 0, 0, 0)
-        return Seen(delivery.ready, delivery.in_flight, delivery.peak, delivery.delivered)
-
-    def reset_peak(self) -> None:
-        """Reset the peak of messages in flight."""
-        if self.delivery is not None:
-            self.delivery.peak = self.delivery.in_flight
-
-    @property
-    def max_ready(self) -> int:
-        """The largest RDY count allowed; 0 while not subscribed."""
-        delivery, connection = self.delivery, self.link.connection
-        if delivery is None or connection is None or not self.link.life.is_reading:
-            return 0
-        return 1 if delivery.is_ordered else connection.identity.max_rdy_count
-
-    def set_ready(self, count: int) -> None:
-        """Send RDY if it differs from the count sent last."""
-        delivery, connection = self.delivery, self.link.connection
-        if delivery is not None and connection is not None and delivery.ready != count:
-            delivery.ready = count
-            delivery.granted.grant(count)
-            connection.write(encode_ready(count))
+        return len(conn.messages), max(len(conn.messages), conn.ready)
 
     def view_changed(self, view: TopicView) -> None:
         """Wake up if the leader or the topic's meta changed; changes of other partitions do not end a backoff."""
@@ -239,9 +157,7 @@ class Subscription(Role[Connection]):
 
     async def aclose_connection(self, timeout: float) -> None:
         """Flush the answers and close the connection within the time limit."""
-        for delivery in (self.delivery, *(delivery for delivery, _ in self._replaced.values())):
-            if delivery is not None:
-                delivery.flush()
+        self._shell.drain()
         await self.link.aclose(timeout)
 
     async def cut_off(self, timeout: float = CUT_OFF_TIMEOUT) -> None:
@@ -252,18 +168,19 @@ class Subscription(Role[Connection]):
         Args:
             timeout: Seconds to wait for nsqd to stop sending.
         """
-        connection, delivery = self.link.connection, self.delivery
+        connection, conn = self.link.connection, self.state.conn
         if self._cut_off is None:
-            if connection is None or delivery is None or delivery.is_returned_at_end:
+            if connection is None or conn is None or conn.is_returned_at_end:
                 return
-            self._cut_off = asyncio.ensure_future(self._requeue_all(connection, delivery, timeout))
+            self._cut_off = asyncio.ensure_future(self._requeue_all(connection, conn, timeout))
         await uninterrupted(self._cut_off)
 
-    async def _requeue_all(self, connection: Connection, delivery: Delivery, timeout: float) -> None:
+    async def _requeue_all(self, connection: Connection, conn: Conn, timeout: float) -> None:
         connection.write(encode_ready(0))  # else nsqd would send them here again
-        most = max(delivery.in_flight, delivery.ready)
-        self._inbox.cut_off(delivery)
-        delivery.reject()
+        most = max(len(conn.messages), conn.ready)
+        self._shell.machine.cut_off(conn, monotonic())
+        self._shell.machine.reject(conn)
+        self._shell.drain()
         try:
             async with asyncio.timeout(timeout):
                 await connection.stop_messages()
@@ -292,13 +209,13 @@ class Subscription(Role[Connection]):
 
     async def open(self, node: Node, lost: Callable[[NsqError], None], is_wanted: Callable[[], bool]) -> Connection:
         """Connect to ``node``, with the heartbeats that the event loop can answer."""
-        meta, heartbeats = self._meta(), self._inbox.heartbeats
-        delivery = self._new_delivery(meta)
+        meta, heartbeats = self._meta(), self._shell.heartbeats
+        conn = self._new_conn(meta)
         interval = heartbeats.interval
         config = self._config
         if interval != config.heartbeat_interval:
             config = dataclasses.replace(config, heartbeat_interval=interval)
-        callbacks = self._receiver.callbacks(delivery, lost)
+        callbacks = self._receiver.callbacks(conn, lost)
 
         def opening() -> Coroutine[Any, Any, Connection]:
             return Connection.open(config, node, callbacks, extend_support=meta.extend_support)
@@ -312,24 +229,24 @@ class Subscription(Role[Connection]):
                 heartbeats.refused()
                 raise ConnectError(f"{node.address} refused a heartbeat interval of {interval:g} s: {error}") from error
             raise
-        self._deliveries[connection] = delivery
+        self._conns[connection] = conn, math.inf
         return connection
 
     async def join(self, connection: Connection) -> None:
         """Subscribe; messages arrive with the connection's delivery as their source."""
-        node, delivery, start = connection.node, self._deliveries[connection], self._start
+        node, (conn, _), start = connection.node, self._conns[connection], self._start
         async with self._approach.asking(node):
-            position = await start.prepare(node, is_ordered=delivery.is_ordered)
-        delivery.may_repeat |= start.is_set
-        delivery.attach(connection)
+            position = await start.prepare(node, is_ordered=conn.is_ordered)
+        conn.may_repeat |= start.is_set
+        self._attach(conn, connection)
         try:
-            await self._send_sub(connection, delivery, position)
+            await self._send_sub(connection, conn, position)
         except ServerError as error:
             if (better := start.after_refusal(error)) is not error:
                 raise better from error
             raise
         self.has_channel = True
-        if delivery.is_ordered:
+        if conn.is_ordered:
             await start.replicate(node)
         start.done()
 
@@ -337,12 +254,11 @@ class Subscription(Role[Connection]):
         """Record that a leader is subscribed to."""
         self.log.info("subscribed to %s over %s", self.link.name, connection.name)
         self._trouble.subscribed(self._loop.time())
-        self.counts.reconnects += again
+        self.state.counts.reconnects += again
 
     def use(self, connection: Connection) -> None:
         """Read from ``connection`` from now on."""
-        self.delivery = self._deliveries.pop(connection)
-        self._inbox.joined()
+        self._shell.joined(self._conns[connection][0])
 
     def look_in(self) -> float | None:
         """Return the seconds until the subscription has lasted for long enough, if something failed before."""
@@ -365,43 +281,36 @@ class Subscription(Role[Connection]):
 
     def retired(self, connection: Connection) -> bool:
         """Keep the connection in use for answers only."""
-        delivery, self.delivery = self.delivery, None
-        if delivery is None:
+        conn = self.state.conn
+        if conn is None:
             return False
-
-        def freed() -> None:
-            self._inbox.ledger.freed()
-            self.link.answered(connection)
-
-        self._replaced[connection] = delivery, self._loop.time()
-        delivery.retire(freed)
+        self._conns[connection] = conn, self._loop.time()
+        self._shell.machine.replaced(conn)
+        conn.source.on_answered = partial(self.link.answered, connection)
         return True
 
     def is_outstanding(self, connection: Connection, now: float) -> bool:
         """Return whether messages of ``connection`` are unanswered, and nsqd has not timed them out."""
-        delivery, since = self._replaced.get(connection, (self.delivery, now))
-        return (
-            delivery is not None
-            and delivery.in_flight > 0
-            and now <= max(since, delivery.touched_at) + delivery.msg_timeout
-        )
+        if connection not in self._conns:
+            return False
+        conn, since = self._conns[connection]
+        return bool(conn.messages) and now <= max(min(since, now), conn.touched_at) + conn.msg_timeout
 
     def dropped(self, connection: Connection) -> None:
         """Drop all answers to messages of ``connection``."""
-        if (opened := self._deliveries.pop(connection, None)) is not None:
-            opened.detach()
-        if (replaced := self._replaced.pop(connection, None)) is not None:
-            replaced[0].detach()
-            self._inbox.left()
+        found = self._conns.pop(connection, None)
+        if found is not None:
+            self._shell.left(found[0])
 
     def left(self, reason: NsqError, *, is_expired: bool) -> None:
         """Drop all answers to messages of the connection in use."""
-        delivery, self.delivery = self.delivery, None
-        if delivery is not None:
-            delivery.detach()
+        conn = self.state.conn
+        if conn is not None:
+            self._conns.pop(conn.handle, None)
+            self._shell.left(conn)
         if is_expired:
             self.failed(reason, self.link.life.node)
-        self._inbox.left()
+        self._shell.changed.set()
 
     def failed(self, error: NsqError, node: Node | None) -> None:
         """Record a failure, and warn if it is time."""
@@ -415,7 +324,7 @@ class Subscription(Role[Connection]):
             return False
         at = "" if node is None else f" at nsqd {node.address}"
         self.log.error("%s%s: %s", self.link.name, at, explained)
-        self._inbox.refused(explained)
+        self._shell.refused(explained)
         return True
 
     @property
@@ -426,26 +335,32 @@ class Subscription(Role[Connection]):
             return False
         return not view.meta.is_partitioned and self.partition not in view.leaders
 
-    def _new_delivery(self, meta: TopicMeta) -> Delivery:
-        return Delivery(
-            self._inbox.ledger,
-            self.partition,
-            self.counts,
-            is_ordered=meta.ordered if self._config.ordered == "auto" else self._config.ordered,
-            is_returned_at_end=meta.is_partitioned,
-            longest_delay=self._receiver.longest_delay,
-        )
+    def _new_conn(self, meta: TopicMeta) -> Conn:
+        is_ordered = meta.ordered if self._config.ordered == "auto" else self._config.ordered
+        return Conn(self.state, is_ordered=is_ordered, is_returned_at_end=meta.is_partitioned)
 
-    async def _send_sub(self, connection: Connection, delivery: Delivery, start: str | None) -> None:
+    def _attach(self, conn: Conn, connection: Connection) -> None:
+        """Answer over ``connection`` what arrives over it."""
+        identity, nsqd = connection.identity, connection.node.address
+        conn.opened(
+            monotonic(),
+            msg_timeout=identity.msg_timeout / 1000,
+            max_msg_timeout=identity.max_msg_timeout / 1000,
+            max_ready=identity.max_rdy_count,
+        )
+        conn.handle, conn.repeats_ready = connection, identity.counts_ready_down
+        conn.source = Source(self._shell, conn, self._watch.topic, self._channel, nsqd)
+
+    async def _send_sub(self, connection: Connection, conn: Conn, start: str | None) -> None:
         meta, topic = self._meta(), self._watch.topic
         if not meta.is_partitioned:
             command: Sub | SubOrdered | SubAdvanced = Sub(topic, self._channel, None)
-        elif delivery.is_ordered:
+        elif conn.is_ordered:
             command = SubOrdered(topic, self._channel, self.partition)
         else:
             command = SubAdvanced(topic, self._channel, self.partition, start)
         layout = layout_for(detail=meta.is_partitioned, ext=meta.is_partitioned and meta.extend_support)
-        await connection.subscribe(command, delivery, layout)
+        await connection.subscribe(command, conn.source, layout)
 
     def _meta(self) -> TopicMeta:
         meta = self._watch.view.meta if self._watch.view is not None else None

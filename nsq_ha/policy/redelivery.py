@@ -19,15 +19,13 @@ Source: server failures 3.10, 4.3; server protocol 9.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.touching import LEAST_GAP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nsq_ha.base.identity import MessageIdentity
     from nsq_ha.options.config import ConsumerConfig
 
 TOUCH_SHARE: Final = 0.5
@@ -114,75 +112,91 @@ class OrderedRequeue:
         return Look(is_over=False, touch=True, again_at=min(now + self._touch_interval, self.until))
 
 
+Stamp = tuple[int, int | None]
+"""Time of the publish, and offset: they tell a message from a later one that has its id again."""
+
+
 class Finished:
-    """Messages whose FIN may have been without effect."""
+    """Messages whose FIN may have been without effect, by partition and id."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[MessageIdentity, float] = {}
+        self._known: dict[tuple[int, bytes], tuple[Stamp, float]] = {}
 
     def __len__(self) -> int:
         """Return the number of remembered messages."""
         return len(self._known)
 
-    def ids(self) -> Iterator[bytes]:
-        """Return the ids of the remembered messages."""
-        return (message.id for message in self._known)
-
-    def remember(self, message: MessageIdentity, now: float) -> None:
+    def remember(self, partition: int, message_id: bytes, stamp: Stamp, now: float) -> None:
         """Remember a message whose FIN may have been without effect."""
-        known = self._known
-        known.pop(message, None)
-        known[message] = now + REMEMBERED
-        while len(known) > MOST_REMEMBERED or next(iter(known.values())) <= now:
+        known, key = self._known, (partition, message_id)
+        known.pop(key, None)
+        known[key] = stamp, now + REMEMBERED
+        while len(known) > MOST_REMEMBERED or next(iter(known.values()))[1] <= now:
             del known[next(iter(known))]
 
-    def claim(self, message: MessageIdentity, now: float) -> bool:
+    def claim(self, partition: int, message_id: bytes, stamp: Stamp, now: float) -> bool:
         """Return whether this message was finished before, and forget it."""
-        until = self._known.pop(message, None)
-        return until is not None and now < until
+        found = self._known.get((partition, message_id))
+        if found is None or found[0] != stamp:
+            return False
+        del self._known[partition, message_id]
+        return now < found[1]
 
 
-class Unsettled:
+class SentFins:
     """The latest FINs of one connection: no answer says that they had an effect, but a refusal says that one had none.
 
     On an ordered channel the next message proves the FIN before it. Elsewhere nothing does, so a FIN counts as
     unsettled for a while.
     """
 
-    __slots__ = ("_sent",)
+    __slots__ = ("_count", "_writes")
 
     def __init__(self) -> None:
-        self._sent: dict[
-            bytes, tuple[MessageIdentity, float]
-        ] = {}  # by the id that a refusal names, on this one connection
+        self._writes: deque[tuple[float, dict[bytes, Stamp]]] = deque()
+        self._count = 0
 
-    def sent(self, message: MessageIdentity, now: float) -> None:
-        """Record that a FIN is sent."""
-        self._sent[message.id] = message, now
-        if len(self._sent) > MOST_UNSETTLED:
-            del self._sent[next(iter(self._sent))]
+    def sent(self, fins: dict[bytes, Stamp], now: float) -> None:
+        """Record FINs that are written together now, by the ids that a refusal would name."""
+        writes = self._writes
+        writes.append((now, fins))
+        self._count += len(fins)
+        while self._count > MOST_UNSETTLED and len(writes) > 1:
+            self._count -= len(writes.popleft()[1])
 
-    def refused(self, message_id: bytes) -> MessageIdentity | None:
-        """Return the message whose FIN was refused. None if it is not one of the latest."""
-        found = self._sent.pop(message_id, None)
+    def refused(self, message_id: bytes) -> Stamp | None:
+        """Return the stamp of the message whose FIN was refused. None if it is not one of the latest."""
+        found = self._pop(message_id)
         return None if found is None else found[0]
 
-    def arrived(self, message: MessageIdentity, attempts: int, now: float) -> bool:
+    def arrived(self, message_id: bytes, stamp: Stamp, attempts: int, now: float) -> bool:
         """Return whether an ordered channel delivers a message again whose FIN was sent; another one proves all FINs.
 
         After a while only a delivery that counts as a further attempt is one: a channel that an operator has reset
         begins with attempt 1 again.
         """
-        found = self._sent.pop(message.id, None)
+        found = self._pop(message_id)
         if found is None:
-            self._sent.clear()
+            self._clear()
             return False
         finished, sent_at = found
-        return finished == message and (attempts > 1 or now - sent_at <= SETTLES_WITHIN)
+        return finished == stamp and (attempts > 1 or now - sent_at <= SETTLES_WITHIN)
 
-    def lost(self, now: float) -> list[MessageIdentity]:
+    def lost(self, now: float) -> list[tuple[bytes, Stamp]]:
         """Return the messages whose FIN may not have reached the server, since the connection was lost."""
-        sent, self._sent = self._sent, {}
-        return [message for message, sent_at in sent.values() if now - sent_at <= LOST_WITHIN]
+        lost = [entry for sent_at, fins in self._writes if now - sent_at <= LOST_WITHIN for entry in fins.items()]
+        self._clear()
+        return lost[-MOST_UNSETTLED:]
+
+    def _pop(self, message_id: bytes) -> tuple[Stamp, float] | None:
+        for sent_at, fins in self._writes:
+            if (found := fins.pop(message_id, None)) is not None:
+                self._count -= 1
+                return found, sent_at
+        return None
+
+    def _clear(self) -> None:
+        self._writes.clear()
+        self._count = 0

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.errors import ClosedError
+from nsq_ha.message import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +91,7 @@ class Taker:
                     message = ready.popleft()
                 except IndexError:  # the consumer closes, and has taken it back
                     continue
-                if getattr(message.source, "is_alive", True):
+                if message.state is not State.ORPHANED:
                     return message
             else:
                 self._ask(until=until)

@@ -40,7 +40,7 @@ class ThreadedConsumer(nsq_ha.Consumer):
             check_handler(config.on_give_up, "on_give_up")
             config = dataclasses.replace(config, on_give_up=self._known(config.on_give_up))
         super().__init__(topic, channel, producer=producer, config=config)
-        self.on_pause: set[Callable[[], None]] = self._inbox.pace.backoff.on_pause
+        self.on_pause: set[Callable[[], None]] = self._shell.on_pause
 
     async def run(
         self,
@@ -87,9 +87,10 @@ class ThreadedConsumer(nsq_ha.Consumer):
         messages = self._messages_of_task()
         ready.append(await anext(messages))
         for _ in range(most - 1):
-            if not self._inbox.queue.is_next_fine:  # would take more than a look at it
+            message = messages.take_now()
+            if message is None:
                 return
-            ready.append(await anext(messages))
+            ready.append(message)
 
     async def take_batch(self, max_messages: int, max_wait: float) -> Batch:
         """Wait for a batch, see :meth:`nsq_ha.Consumer.batches`.
@@ -98,11 +99,11 @@ class ThreadedConsumer(nsq_ha.Consumer):
             StopAsyncIteration: The consumer was closed.
             NsqError: As for an iteration.
         """
-        return await anext(Batches(self._messages_of_task, self._inbox, max_messages, max_wait))
+        return await anext(Batches(self._messages_of_task, self._hands, max_messages, max_wait))
 
     def take_back(self, message: Message, why: str) -> None:
         """Put a message that no thread has seen back to the head of the queue; ``why`` is for the log."""
-        self._inbox.ledger.take_back(message, why)
+        self._shell.take_back(message, why)
 
     def _known(self, function: Callable[[Message], object]) -> Callable[[Message], object]:
         @functools.wraps(function)

@@ -13,15 +13,18 @@ import struct
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Unpack
+from typing import ClassVar, Final, Unpack
 
+from nsq_ha.base.clock import monotonic
 from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.consumer.consumer import Consumer
-from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
+from nsq_ha.consumer.inflight import Conn, DeliveryCounts, Partition, Requeue, Touch
+from nsq_ha.consumer.shell import ConsumerShell
+from nsq_ha.consumer.source import Source
 from nsq_ha.consumer.statistics import consumer_stats
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.errors import ClosedError, ConfigError
-from nsq_ha.message import Message, OutgoingMessage
+from nsq_ha.message import Message, OutgoingMessage, State
 from nsq_ha.options.checks import MAX_INT64, check_partition
 from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.policy.health import Trouble
@@ -48,40 +51,43 @@ class Requeued:
     delay: float | None
 
 
-class _Source(Delivery):
-    """Takes the answers of the messages of one partition."""
-
-    def __init__(self, consumer: FakeConsumer, partition: int) -> None:
-        super().__init__(consumer._inbox.ledger, partition, consumer._counts, is_ordered=False)  # noqa: SLF001 - one unit
-        self._consumer = consumer
-        self.nsqd = NSQD
-        self.is_alive = True
+class _Source(Source):
+    """Takes the answers of the messages of one partition, at once."""
 
     def finish(self, message: Message) -> None:
         """Remember that the message is finished."""
-        if message.watch is not None:
-            self.finish_watched(message, message.watch)
-        else:
-            self._consumer._finished(message)  # noqa: SLF001 - one unit
+        shell = self._shell
+        if isinstance(shell, _Shell):
+            shell.latest[message.id] = message
+        super().finish(message)
+        shell.drain()
 
     def requeue(self, message: Message, delay: float | None) -> None:
         """Remember that the message is requeued."""
-        if not self._ledger.requeued(message, delay):
-            self._consumer._requeued(message, delay)  # noqa: SLF001 - one unit
-
-    def give_back(self, message: Message) -> None:
-        """Remember that the message is requeued, though it has not failed."""
-        self._ledger.given_back(message)
-        self._consumer._requeued(message, 0)  # noqa: SLF001 - one unit
+        super().requeue(message, delay)
+        self._shell.drain()
 
     def touch(self, message: Message) -> None:
         """Remember that the message is touched."""
-        self._consumer.touched.append(message)
+        super().touch(message)
+        self._shell.drain()
 
-    def dropped(self) -> None:
-        """Forget a message that needs no answer."""
-        self.counts.timed_out += 1
-        self._consumer._answered()  # noqa: SLF001 - one unit
+
+class _Shell(ConsumerShell):
+    """Keeps what would be written."""
+
+    consumer: FakeConsumer
+    latest: dict[bytes, Message]
+
+    def _write(self, conn: Conn, now: float) -> None:
+        commands, conn.commands = conn.commands, []
+        for message_id in self.machine.written(conn, now) if conn.finished else ():
+            self.consumer.keep_finished(self.latest.pop(message_id))
+        for command in commands:
+            if isinstance(command, Requeue) and command.message is not None:
+                self.consumer.keep_requeued(command.message, command.given)
+            elif isinstance(command, Touch):
+                self.consumer.touched.append(command.message)
 
 
 class FakeConsumer(Consumer):
@@ -110,6 +116,8 @@ class FakeConsumer(Consumer):
         ConfigError: An option is wrong.
     """
 
+    _shell_type: ClassVar[type[ConsumerShell]] = _Shell
+
     def __init__(
         self,
         topic: str = "test",
@@ -135,6 +143,10 @@ class FakeConsumer(Consumer):
         self._early: list[Message] = []
         self._unanswered = 0
         self._counts = DeliveryCounts()
+        self._conns: dict[int, Conn] = {}
+        assert isinstance(self._shell, _Shell)  # noqa: S101 - for the type
+        self._shell.consumer, self._shell.latest = self, {}
+        self._latest = self._shell.latest
         self._skipping = skipping_of(self.config.skip_header, self.config.ext_filter)
 
     def deliver(
@@ -168,7 +180,7 @@ class FakeConsumer(Consumer):
         checked = [check_message(message, trace_id or None, MAX_INT64) for message in given]
         if self._close.has_begun:
             raise ClosedError("the consumer closes when all messages are answered: give it stays_open=True")
-        source = _Source(self, check_partition(partition))
+        source = self._conn(check_partition(partition)).source
         messages = [
             Message(
                 id=_ID.pack(partition << PARTITION_SHIFT | next(self._numbers), trace_id),
@@ -183,15 +195,27 @@ class FakeConsumer(Consumer):
         self._arrive(list(messages))
         return messages
 
+    def _conn(self, number: int) -> Conn:
+        """Return what stands for the connection of a partition."""
+        conn = self._conns.get(number)
+        if conn is None:
+            partition = self._shell.machine.partitions[number] = Partition(number)
+            partition.counts = self._counts
+            conn = partition.conn = self._conns[number] = Conn(partition, is_ordered=False)
+            conn.opened(monotonic(), msg_timeout=60.0, max_msg_timeout=900.0, max_ready=1)
+            conn.granted.grant(MAX_INT64)
+            conn.source = _Source(self._shell, conn, self.topic, self.channel, NSQD)
+        return conn
+
     def _arrive(self, messages: list[Message]) -> None:
         if not self._is_started:
             self._early += messages
             return
         self._unanswered += len(messages)
         wanted = [message for message in messages if not self._is_skipped(message)]
-        self._counts.delivered += len(wanted)
-        if wanted:
-            self._inbox.arrived(wanted)
+        self._latest.update((message.id, message) for message in wanted)
+        for number in dict.fromkeys(message.partition for message in wanted):
+            self._shell.arrived(self._conns[number], [each for each in wanted if each.partition == number])
 
     def _is_skipped(self, message: Message) -> bool:
         """Finish a message that the options skip, and return whether they do."""
@@ -204,45 +228,43 @@ class FakeConsumer(Consumer):
 
     async def _open(self) -> None:
         await self._give_up_publisher.check()
-        self._inbox.start()
-        if self.config.decompress:
-            self._inbox.look_for_compressed()
+        self._shell.start()
+        self._hands.expands = self.config.decompress
         self._is_started = True  # but not the lookups
         self._arrive(self._early)
 
     async def wait_subscribed(self) -> None:
         """Return at once."""
-        self._inbox.check_open()
+        self._shell.check_open()
 
     async def wait_ready(self, *, timeout: float | None = None) -> None:
         """Return at once."""
-        self._inbox.check_open()
+        self._shell.check_open()
 
     def stats(self) -> ConsumerStats:
         """Return the counts; there are no partitions."""
-        stats, finished = consumer_stats(self._inbox, None, self._counts, self._lookups.counts), len(self.finished)
+        stats, finished = consumer_stats(self._hands, {}, None, self._counts, self._lookups.counts), len(self.finished)
         return replace(stats, finished=finished, in_flight=stats.finished - finished)
 
     def _troubles(self) -> list[Trouble]:
         return []
 
-    def _finished(self, message: Message) -> None:
+    def keep_finished(self, message: Message) -> None:
+        """Keep a message that is finished."""
         self.finished.append(message)
         self._answered()
 
-    def _requeued(self, message: Message, delay: float | None) -> None:
+    def keep_requeued(self, message: Message, delay: float | None) -> None:
+        """Keep a message that is requeued."""
         self.requeued.append(Requeued(message, delay))
-        self._counts.requeued += 1
         if self._redelivers and not self._close.has_begun:
             again = copy.copy(message)
             again.attempts += 1
-            again.answered = False
-            again.source = _Source(self, message.partition)
+            again.answered, again.state, again.arrived_at = False, State.QUEUED, 0.0
             self._arrive([again])
         self._answered()
 
     def _answered(self) -> None:
         self._unanswered -= 1
-        self._inbox.ledger.freed()
         if self._unanswered == 0 and not self._stays_open:
             self._begin_close()

@@ -1,34 +1,52 @@
-"""Doubles of a consumer's parts: a delivery without a connection that keeps the answers, and a ledger."""
+"""Doubles of a consumer's parts: a source that keeps the answers, and a shell that leaves messages alone."""
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
-from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
-from nsq_ha.options.config import ConsumerConfig
-from nsq_ha.options.types import Backoff
+from nsq_ha.consumer.inflight import Conn, Partition
 
 if TYPE_CHECKING:
     from nsq_ha.message import Message
 
 
-class Reports:
-    """A ledger that leaves each message to its delivery."""
+class Source:
+    """Keeps the answers.
 
-    topic, channel = "orders", "ch"
-    config = ConsumerConfig(
-        requeue_backoff=Backoff(initial=2.0, maximum=30.0, factor=3.0, jitter=0.5), handler_backoff=None
-    )
+    Attributes:
+        answers: Number of the message, and ``finish`` or the delay of a requeue.
+    """
 
-    def freed(self) -> None: ...
+    topic, channel, nsqd = "orders", "ch", "here:4150"
+    partition = 3
 
-    def requeued(self, _message: Message, _delay: float | None) -> bool:
-        return False
+    def __init__(self) -> None:
+        self.conn = Conn(Partition(3), is_ordered=False)
+        self.answers: list[tuple[int, object]] = []
 
-    def given_back(self, message: Message) -> None: ...
+    def finish(self, message: Message) -> None:
+        self.answers.append((message.internal_id & 1023, "finish"))
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        self.answers.append((message.internal_id & 1023, delay))
+
+    def touch(self, message: Message) -> None: ...
 
 
-def delivery_for(reports: object, partition: int = 3, **options: Any) -> Delivery:  # noqa: ANN401 - Delivery's
-    """Return a delivery that reports to a double."""
-    ledger: Any = reports
-    return Delivery(ledger, partition, DeliveryCounts(), **{"is_ordered": False, **options})
+class NoMachine:
+    """Takes what is reported, and changes nothing."""
+
+    def __getattr__(self, _: str) -> Any:  # noqa: ANN401 - any method
+        return lambda message, *_: message
+
+    def reopened(self, message: Message) -> Message:
+        again = copy.copy(message)
+        again.answered = False
+        return again
+
+
+class Shell:
+    """The shell around it."""
+
+    machine = NoMachine()

@@ -8,7 +8,7 @@ import pytest
 
 from nsq_ha import Message
 from nsq_ha.protocol import Command, Finish, Identity, Requeue
-from tests.support.inside import inbox_of
+from tests.support.inside import consumer_machine_of
 from tests.support.nsqd import Peer, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import dawdle, eventually
@@ -42,14 +42,14 @@ async def test_a_queue_that_nobody_reads_does_not_grow(stage: Stage, caplog: pyt
     async with stage.consumer() as consumer:
         peer = await subscriber(stage, *[b"1"] * 5)
         for attempts in range(2, 7):
-            await eventually(lambda: len(inbox_of(consumer).waiting) == 5)
+            await eventually(lambda: len(consumer_machine_of(consumer).queue) == 5)
             ready = peer.ready
             await dawdle(TIMEOUT * 1.2)
             for number in range(5):
                 peer.message(b"1", message_id(number + 2), attempts=attempts, timestamp_ns=number)
-            await eventually(lambda: inbox_of(consumer).waiting[0].attempts == attempts)  # noqa: B023 - awaited here
-            assert len(inbox_of(consumer).waiting) == 5
-            assert inbox_of(consumer).pace.flow.in_flight == 5
+            await eventually(lambda: consumer_machine_of(consumer).queue[0].attempts == attempts)  # noqa: B023 - awaited here
+            assert len(consumer_machine_of(consumer).queue) == 5
+            assert consumer_machine_of(consumer).flow.in_flight == 5
             assert peer.ready == ready
         assert caplog.text.count("5 messages waited for longer than msg_timeout=0.4 s, since no task takes them") == 1
         message = await anext(consumer)
@@ -73,7 +73,7 @@ async def test_what_waited_longer_than_its_timeout_is_not_handed_out(
         await stage.nsqd.until(lambda: finished(peer))
         peer.message(b"young", message_id(9))
         await stage.nsqd.until(lambda: len(finished(peer)) == 2)
-        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 0)
+        await eventually(lambda: consumer_machine_of(consumer).flow.in_flight == 0)
     await running
     assert handled == [b"slow", b"young"]
     assert caplog.text.count("waited behind slow ones for longer than msg_timeout=0.4 s") == 1
@@ -99,10 +99,10 @@ async def test_a_copy_of_what_is_being_handled_waits_for_the_answer(
             peer.message(b"x", message_id(2), attempts=attempts, timestamp_ns=0)
         peer.message(b"y", message_id(3))
         await eventually(lambda: len(calls) == 2)
-        assert inbox_of(consumer).pace.flow.in_flight == 3
+        assert consumer_machine_of(consumer).flow.in_flight == 2
         release.set()
         await stage.nsqd.until(lambda: len(finished(peer)) == 2)
-        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 0)
+        await eventually(lambda: consumer_machine_of(consumer).flow.in_flight == 0)
         assert set(finished(peer)) == {Finish(message_id(2)), Finish(message_id(3))}
     await running
     assert calls == [1, 1]
@@ -121,7 +121,7 @@ async def test_what_is_finished_late_is_not_handled_again(stage: Stage, *, is_re
         await dawdle(TIMEOUT * 1.1)
         if is_read_before:
             peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
-            await eventually(lambda: inbox_of(consumer).waiting)
+            await eventually(lambda: consumer_machine_of(consumer).queue)
         message.finish()
         if not is_read_before:
             peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
@@ -131,7 +131,7 @@ async def test_what_is_finished_late_is_not_handled_again(stage: Stage, *, is_re
         # The id belongs to another message when the time of its publish is another.
         peer.message(b"z", message_id(2), timestamp_ns=7)
         calls.append((await anext(consumer)).body)
-        assert inbox_of(consumer).pace.flow.in_flight == 2
+        assert consumer_machine_of(consumer).flow.in_flight == 2
     assert calls == [b"y", b"z"]
 
 
@@ -146,12 +146,12 @@ async def test_what_fails_late_comes_again_after_its_delay(stage: Stage, *, is_l
             peer.close()
             peer = await stage.nsqd.subscriber(1)
         peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
-        await eventually(lambda: inbox_of(consumer).waiting)
+        await eventually(lambda: consumer_machine_of(consumer).queue)
         message.requeue(60.0)
         peer.message(b"y", message_id(3))
         assert (await anext(consumer)).body == b"y"
         await stage.nsqd.until(lambda: peer.of(Requeue))
-        assert inbox_of(consumer).pace.flow.in_flight == 1
+        assert consumer_machine_of(consumer).flow.in_flight == 1
     assert peer.of(Requeue) == [Requeue(message_id(2), 60_000)]
 
 
@@ -162,7 +162,7 @@ async def test_a_message_that_is_touched_late_is_late(stage: Stage) -> None:
         message = await anext(consumer)
         await dawdle(TIMEOUT * 1.1)
         peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
-        await eventually(lambda: inbox_of(consumer).waiting)
+        await eventually(lambda: consumer_machine_of(consumer).queue)
         message.touch()
         message.finish()
         peer.message(b"y", message_id(3))
@@ -179,7 +179,7 @@ async def test_a_touched_message_is_not_late(stage: Stage, caplog: pytest.LogCap
             await dawdle(0.6)
             message.touch()
         message.finish()
-        assert not inbox_of(consumer).ledger._finished
+        assert not consumer_machine_of(consumer).finished_before
         await stage.nsqd.until(lambda: finished(peer))
     assert "nsq_ha" not in {record.name.partition(".")[0] for record in caplog.records}
 
@@ -223,14 +223,14 @@ async def test_a_message_that_is_still_worked_on_does_not_make_the_iteration_loo
         message = await anext(consumer)
         for number in range(3):
             peer.message(b"x", message_id(number + 3))
-            await eventually(lambda: len(inbox_of(consumer).waiting) == number + 1)  # noqa: B023 - awaited here
-        assert inbox_of(consumer).pace.speed.seconds is None
+            await eventually(lambda: len(consumer_machine_of(consumer).queue) == number + 1)  # noqa: B023 - awaited here
+        assert consumer_machine_of(consumer).flow.speed.seconds is None
         await dawdle(TIMEOUT / 4)
         message.finish()
         for _ in range(3):
             (await anext(consumer)).finish()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(consumer), 0.01)
-        pace = inbox_of(consumer).pace.speed.seconds
+        pace = consumer_machine_of(consumer).flow.speed.seconds
         assert pace is not None
         assert pace >= TIMEOUT / 4 / 4

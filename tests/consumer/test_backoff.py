@@ -15,7 +15,7 @@ from nsq_ha import Backoff, Consumer, Message
 from nsq_ha.events import BackoffChanged, Event
 from nsq_ha.policy.consumer_backoff import PauseState
 from nsq_ha.protocol import Finish, Identity, Layout, Ready, Requeue
-from tests.support.inside import inbox_of
+from tests.support.inside import consumer_machine_of
 from tests.support.nsqd import Peer, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import dawdle, eventually, turn
@@ -88,7 +88,7 @@ async def pause(consumer: Consumer, peer: Peer) -> None:
 
 
 def state_of(consumer: Consumer) -> PauseState:
-    return inbox_of(consumer).pace.backoff.state
+    return consumer_machine_of(consumer).pause.state
 
 
 # ------------------------------------------------------------ one consumer
@@ -380,7 +380,7 @@ async def test_a_test_that_nobody_answers_is_followed_by_another(stage: Stage) -
         forgotten.touch()
         peer.message(b"good", message_id(4))
         (await anext(consumer)).finish()
-        assert state_of(consumer) is PauseState.FLOWING
+        await eventually(lambda: state_of(consumer) is PauseState.FLOWING)
 
 
 async def test_a_test_that_is_touched_is_waited_for(stage: Stage) -> None:
@@ -396,7 +396,7 @@ async def test_a_test_that_is_touched_is_waited_for(stage: Stage) -> None:
             test.touch()
             assert state_of(consumer) is PauseState.IN_TEST
         test.finish()
-        assert state_of(consumer) is PauseState.FLOWING
+        await eventually(lambda: state_of(consumer) is PauseState.FLOWING)
 
 
 async def test_a_test_of_a_cancelled_run_is_the_next_one_again(stage: Stage) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from nsq_ha import Backoff, Consumer, Message
 from nsq_ha.protocol import Identity
-from tests.support.inside import inbox_of
+from tests.support.inside import consumer_machine_of
 from tests.support.nsqd import Peer, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import dawdle, eventually
@@ -94,7 +94,7 @@ class Story:
             if peer.ready and (last is None or any(getattr(each, "message_id", b"") == last for each in answered)):
                 last = self._given[peer] = message_id(next(self._numbers), partition)
                 peer.message(b"good", last)
-        return not inbox_of(self._consumer).pace.backoff.is_active
+        return not consumer_machine_of(self._consumer).pause.is_active
 
     async def end(self) -> None:
         """Close."""
@@ -117,6 +117,6 @@ async def test_messages_flow_again_when_handlers_work(stage: Stage, seed: int) -
         story.handler.is_broken = False
         consumer.set_max_in_flight(12)
         await eventually(story.flows, 120.0)
-        assert not inbox_of(consumer).pace.backoff.parked
+        assert not consumer_machine_of(consumer).queue
         assert story.handler.most <= CONCURRENCY
         await story.end()

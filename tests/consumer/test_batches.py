@@ -10,7 +10,7 @@ import pytest
 
 from nsq_ha import Backoff, Batch, ClosedError, ConfigError, Consumer, NsqError
 from nsq_ha.protocol import Finish, Requeue, Touch
-from tests.support.inside import inbox_of
+from tests.support.inside import consumer_machine_of, shell_of
 from tests.support.nsqd import Peer, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import dawdle, eventually, turn
@@ -32,7 +32,7 @@ def now() -> float:
 
 
 async def waiting(consumer: Consumer, count: int) -> None:
-    await eventually(lambda: len(inbox_of(consumer).waiting) == count)
+    await eventually(lambda: len(consumer_machine_of(consumer).queue) == count)
 
 
 # ------------------------------------------------------------ when
@@ -47,7 +47,7 @@ async def test_a_full_batch_is_handed_out_at_once(stage: Stage) -> None:
         batches = consumer.batches(3, 60.0)
         assert [bodies(await anext(batches)) for _ in range(2)] == [[b"0", b"1", b"2"], [b"3", b"4", b"5"]]
         assert now() - began < 1.0
-        assert inbox_of(consumer).waiting[0].body == b"6"
+        assert consumer_machine_of(consumer).queue[0].body == b"6"
 
 
 async def test_a_partial_batch_is_handed_out_after_the_wait(stage: Stage) -> None:
@@ -212,7 +212,9 @@ async def test_a_close_hands_out_the_last_partial_batch(stage: Stage) -> None:
         peer = await stage.nsqd.subscriber()
         collecting = asyncio.create_task(collect(consumer, found))
         deliver(peer, range(3))
-        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 3 and not inbox_of(consumer).waiting)
+        await eventually(
+            lambda: consumer_machine_of(consumer).flow.in_flight == 3 and not consumer_machine_of(consumer).queue
+        )
         await consumer.aclose()
         await collecting
     assert found == [[b"0", b"1", b"2"]]
@@ -259,8 +261,10 @@ async def test_a_refusal_comes_after_the_batch(stage: Stage) -> None:
         batches = consumer.batches(10, 60.0)
         deliver(peer, range(2))
         filling = asyncio.ensure_future(anext(batches))
-        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 2 and not inbox_of(consumer).waiting)
-        inbox_of(consumer).refused(NsqError("refused"))
+        await eventually(
+            lambda: consumer_machine_of(consumer).flow.in_flight == 2 and not consumer_machine_of(consumer).queue
+        )
+        shell_of(consumer).refused(NsqError("refused"))
         assert bodies(await filling) == [b"0", b"1"]
         with pytest.raises(NsqError, match="refused"):
             await anext(batches)

@@ -15,7 +15,7 @@ from nsq_ha.consumer.clock import TICK, LoopClock
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol import Command, Finish, Layout, Requeue
 from nsq_ha.protocol.commands import Identify
-from tests.support.inside import inbox_of
+from tests.support.inside import consumer_machine_of, shell_of
 from tests.support.nsqd import LIMIT, Peer, error, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import block, eventually, stop_process, turn
@@ -109,7 +109,7 @@ async def test_many_short_blocks_let_the_loop_turn(stage: Stage, caplog: pytest.
         peer = await stage.nsqd.subscriber()
         for number in range(5):
             peer.message(b"x", message_id(number + 2))
-        await eventually(lambda: len(inbox_of(consumer).waiting) == 5)
+        await eventually(lambda: len(consumer_machine_of(consumer).queue) == 5)
         running = asyncio.create_task(consumer.run(handle))
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == 5)
     await running
@@ -134,7 +134,7 @@ async def test_the_next_connection_asks_for_a_longer_interval_and_the_old_one_if
     stage.nsqd.script = script
     async with stage.consumer(heartbeat_interval=2.0) as consumer:
         peer = await stage.nsqd.subscriber()
-        inbox_of(consumer).heartbeats.blocked(8.0, None)
+        shell_of(consumer).heartbeats.blocked(8.0, None)
         peer.close()
         again = await stage.nsqd.subscriber(1)
         assert again.is_open
@@ -189,8 +189,8 @@ async def test_a_plain_nsqd_gets_back_what_would_have_been_handed_out_as_the_con
     async with asyncio.timeout(LIMIT / 2), consumer:
         peer = await stage.nsqd.subscriber()
         peer.message(b"x", b"0123456789abcdef", layout=Layout.PLAIN)
-        await eventually(lambda: inbox_of(consumer).waiting)
-        inbox_of(consumer).clock._turned -= 10.0
+        await eventually(lambda: consumer_machine_of(consumer).queue)
+        shell_of(consumer).clock.turned -= 10.0
         taking = asyncio.create_task(work(consumer, handle, iterates=iterates))
         await turn(2)
         await consumer.aclose()

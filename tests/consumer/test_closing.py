@@ -10,7 +10,7 @@ import pytest
 from nsq_ha import ClosedError, Message
 from nsq_ha.engine.lookups import TopicWatch
 from nsq_ha.protocol import Close, Requeue
-from tests.support.inside import inbox_of
+from tests.support.inside import consumer_machine_of
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
 from tests.support.waiting import dawdle, eventually
@@ -97,8 +97,8 @@ async def test_a_close_with_messages_unanswered_is_a_warning(stage: Stage, caplo
             await dawdle(1000.0)
 
         running = asyncio.create_task(consumer.run(never))
-        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 1)
-        await eventually(lambda: not inbox_of(consumer).waiting)
+        await eventually(lambda: consumer_machine_of(consumer).flow.in_flight == 1)
+        await eventually(lambda: not consumer_machine_of(consumer).queue)
         began = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began == pytest.approx(0.5, abs=0.3)
     await running

@@ -11,7 +11,7 @@ import pytest
 from nsq_ha import Message
 from nsq_ha.consumer.giving_up import EXTRA_DELIVERIES
 from nsq_ha.protocol import Finish, Layout, Ready, Requeue
-from tests.support.inside import inbox_of
+from tests.support.inside import consumer_machine_of
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
 from tests.support.waiting import dawdle, eventually, turn
@@ -146,7 +146,7 @@ async def test_a_way_to_give_up_that_raises_what_is_no_exception_ends_the_run_at
         peer = await stage.nsqd.subscriber()
         for number in range(3):
             peer.message(b"%d" % number, message_id(number + 2), attempts=2 + EXTRA_DELIVERIES)
-        await eventually(lambda: len(inbox_of(consumer).waiting) == 3)
+        await eventually(lambda: len(consumer_machine_of(consumer).queue) == 3)
         with pytest.raises(Enough):
             await consumer.run(finishes, concurrency=concurrency)
         assert given_up == [b"0"]
@@ -168,7 +168,7 @@ async def test_a_way_to_give_up_that_is_cancelled_leaves_the_message_to_who_come
         await began.wait()
         waiting.cancel()
         await asyncio.wait({waiting})
-        assert len(inbox_of(consumer).waiting) == 1
+        assert len(consumer_machine_of(consumer).queue) == 1
         assert peer.of(Requeue) == []
 
 

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from nsq_ha import Consumer, Message
-from nsq_ha.consumer.inbox import Messages
 from nsq_ha.errors import LocalProtocolError
 from nsq_ha.protocol import Close, Finish, Requeue
 from tests.support.nsqd import LIMIT, Peer, message_id
@@ -246,24 +245,6 @@ async def test_messages_of_another_task_are_given_back_when_it_ends(stage: Stage
         await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
     requeued = [Requeue(message_id(2), 0)] if limit is None else []
     assert answers(peer) == [Close(), Requeue(message_id(4), 0), Finish(message_id(3)), *requeued]
-
-
-async def test_a_task_that_collects_and_answers_all_the_time_keeps_few_messages(stage: Stage) -> None:
-    async with stage.consumer() as consumer:
-        peer = await stage.nsqd.subscriber()
-        feeding = asyncio.create_task(peer.feed(b"%d" % number for number in range(200)))
-        before: Message | None = None
-        for _ in range(200):
-            message = await anext(consumer)
-            if before is not None:
-                before.finish()
-            before = message
-        assert before is not None
-        before.finish()
-        await feeding
-        iterator = aiter(consumer)
-        assert isinstance(iterator, Messages)
-        assert len(iterator._kept) < 50
 
 
 async def test_another_tasks_exception_gives_back_nothing_of_this_one(stage: Stage) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from nsq_ha import ConfigError, Consumer, Message
 from nsq_ha.protocol import Finish
-from tests.support.inside import inbox_of
+from tests.support.inside import consumer_machine_of
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
 from tests.support.waiting import eventually
@@ -41,7 +41,7 @@ async def test_another_event_loop_is_refused_and_changes_nothing(stage: Stage, c
         peer = await stage.nsqd.subscriber()
         if is_filled:
             peer.message(b"waits", message_id(2))
-            await eventually(lambda: inbox_of(consumer).waiting)
+            await eventually(lambda: consumer_machine_of(consumer).queue)
         with pytest.raises(ConfigError, match="a Consumer belongs to the event loop that entered it"):
             await asyncio.to_thread(lambda: asyncio.run(CALLS[call](consumer)))
         peer.message(b"still", message_id(3))

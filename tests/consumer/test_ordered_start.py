@@ -1,18 +1,14 @@
 """The first subscription to an ordered channel with a backlog, where nsqd restarts its reader."""
 
 import asyncio
-import threading
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from nsq_ha import Backoff, ConfigError, ConsumerConfig, Message
-from nsq_ha.policy.topology import Node
-from nsq_ha.protocol import Close, Finish, Identity, Requeue
-from nsq_ha.protocol.encoding import encode_req
-from tests.consumer.parts import Reports, delivery_for
-from tests.support.inside import inbox_of
+from nsq_ha.consumer.inflight import Conn
+from nsq_ha.protocol import Close, Finish, Requeue
+from tests.consumer.parts import Source
+from tests.support.inside import consumer_machine_of
 from tests.support.nsqd import Peer, message_id, response
 from tests.support.stage import Stage
 from tests.support.waiting import eventually, turn
@@ -50,28 +46,15 @@ async def test_a_copy_of_a_finished_message_is_finished_too(stage: Stage) -> Non
     assert message.body == b"second"
 
 
-@pytest.mark.real_time
-async def test_a_copy_is_not_finished_before_the_loop_learns_how_a_thread_answered_the_message() -> None:
+def test_a_copy_is_not_finished_before_the_loop_learns_how_a_thread_answered_the_message() -> None:
     """FIN would lose a message that the thread requeued: the REQ behind it would have no effect."""
-    written: list[bytes] = []
-    wire: Any = SimpleNamespace(
-        node=Node("10.0.0.1", 4150, 4151),
-        identity=Identity(version="fake", msg_timeout=4_000, max_msg_timeout=20_000),
-        write=written.append,
-        write_now=written.append,
-    )
-    delivery = delivery_for(Reports(), is_ordered=True)
-    delivery.attach(wire)
-    message = Message(message_id(2, 3), b"x", 1, 7, delivery)
-    delivery.in_flight += 1
-    assert delivery.without_repeat([message]) == [message]
-    answering = threading.Thread(target=message.requeue, args=(0,))
-    answering.start()
-    answering.join()
-    assert message.answered
-    assert delivery.without_repeat([Message(message.id, b"x", 1, 7, delivery)]) == []
-    await turn(2)
-    assert written == [encode_req(message.id, 0)]
+    source = Source()
+    conn = Conn(source.conn.partition, is_ordered=True)
+    message, again = (Message(message_id(2, 3), b"x", 1, 7, source) for _ in range(2))
+    assert conn.without_repeat([message]) == [message]
+    message.answered = True
+    assert conn.without_repeat([again]) == []
+    assert conn.commands == []
 
 
 async def test_one_that_was_requeued_comes_again(stage: Stage) -> None:
@@ -224,7 +207,7 @@ async def test_what_waits_for_its_partition_is_not_handled_once_its_connection_i
         peer = await stage.nsqd.subscriber()
         peer.message(b"first", message_id(2))
         peer.message(b"second", message_id(3))
-        await eventually(lambda: handled == [b"first"] and not inbox_of(consumer).queue.unseen)
+        await eventually(lambda: handled == [b"first"] and not consumer_machine_of(consumer).queue)
         peer.close()
         again = await stage.nsqd.subscriber(1)
         may_go_on.set()

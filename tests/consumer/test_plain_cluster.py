@@ -15,7 +15,7 @@ from nsq_ha.errors import MessageRefusedError
 from nsq_ha.policy import plain_topology
 from nsq_ha.protocol import Close, Command, Layout, Ready, Requeue, Sub
 from nsq_ha.protocol.commands import Identify
-from tests.support.inside import inbox_of
+from tests.support.inside import consumer_machine_of
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, Subscribe, error, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import dawdle, eventually, turn
@@ -128,11 +128,10 @@ async def test_what_goes_back_to_an_nsqd_that_has_gone_is_not_handed_out(
     stage.list_plain(*stage.nsqds[:2])
     stage.nsqds[0].script = lambda _, command: isinstance(command, Close)  # it answers late
     async with stage.consumer(lookup_interval=0.1) as consumer:
-        inbox_of(consumer).pace.handled(1000, 0.01)  # quick handlers: messages are not looked at
         peer = await stage.nsqds[0].subscriber()
         for number in range(3):
             peer.message(b"x", message_id(number + 2), layout=Layout.PLAIN)
-        await eventually(lambda: len(inbox_of(consumer).waiting) == 3)
+        await eventually(lambda: len(consumer_machine_of(consumer).queue) == 3)
         stage.list_plain(stage.nsqds[1])
         await stage.nsqds[0].until(lambda: len(peer.of(Requeue)) == 3)
         taking = asyncio.create_task(anext(consumer))
@@ -147,7 +146,6 @@ async def test_nor_is_what_waits_until_handlers_work_again(stage: Stage, monkeyp
     stage.list_plain(*stage.nsqds[:2])
     stage.nsqds[0].script = lambda _, command: isinstance(command, Close)  # it answers late
     async with stage.consumer(lookup_interval=0.1, handler_backoff=Backoff(0.1, 0.1)) as consumer:
-        pace = inbox_of(consumer).pace
         gone, other = [await nsqd.subscriber() for nsqd in stage.nsqds[:2]]
         for number in (1, 9):
             other.message(b"fails", message_id(number), layout=Layout.PLAIN)
@@ -156,10 +154,9 @@ async def test_nor_is_what_waits_until_handlers_work_again(stage: Stage, monkeyp
         test = await anext(consumer)
         gone.message(b"x", message_id(3), layout=Layout.PLAIN)
         taking = asyncio.create_task(anext(consumer))
-        await eventually(lambda: pace.backoff.parked)
+        await eventually(lambda: consumer_machine_of(consumer).queue)
         stage.list_plain(stage.nsqds[1])
         await stage.nsqds[0].until(lambda: gone.of(Requeue))
-        pace.handled(1000, 0.01)  # quick handlers: messages are not looked at
         test.finish()
         await turn(3)
         assert not taking.done()
@@ -212,7 +209,7 @@ async def test_a_plain_nsqd_gets_back_what_nobody_answered(stage: Stage, max_att
         for number in range(3):
             peer.message(b"%d" % number, message_id(number), layout=Layout.PLAIN)
         await anext(consumer)
-        await eventually(lambda: len(inbox_of(consumer).waiting) == 2)
+        await eventually(lambda: len(consumer_machine_of(consumer).queue) == 2)
     await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
     ends = [command for command in peer.commands if isinstance(command, Close | Requeue)]
     assert ends[0] == Close()
@@ -344,7 +341,6 @@ async def test_a_default_that_an_nsqd_forbids_is_left_to_it_and_a_choice_is_an_e
             pass
 
 
-@pytest.mark.xfail(strict=True, reason="Two machines: a limit is handed over only when the former holder has answered")
 async def test_max_in_flight_holds_while_it_moves_from_one_nsqd_to_another(stage: Stage) -> None:
     """A message may be on its way from the nsqd that loses RDY, and the other one sends one at once."""
     running = most = done = 0

@@ -9,7 +9,7 @@ import pytest
 
 from nsq_ha import Backoff, ConfigError, Consumer, Message
 from nsq_ha.protocol import Finish, Identity, Requeue
-from tests.support.inside import inbox_of
+from tests.support.inside import consumer_machine_of
 from tests.support.stage import Stage
 from tests.support.waiting import dawdle, eventually
 from tests.support.work import work
@@ -148,7 +148,7 @@ async def test_slow_handlers_hold_no_more_than_they_work_on_and_what_is_due(stag
         feeding = await feed(stage, 1000)
         for _ in range(40):
             await dawdle(1.0)
-            assert len(inbox_of(consumer).waiting) <= 8
+            assert len(consumer_machine_of(consumer).queue) <= 8
         assert len(handed) == pytest.approx(80, abs=3)
         assert consumer.stats().timed_out == 0
         await stop(feeding)
@@ -219,7 +219,7 @@ async def test_closing_returns_what_waits_for_its_turn_at_once(stage: Stage) -> 
     async with stage.consumer(max_rate=1.0) as consumer:
         running = asyncio.create_task(work(consumer, recording(handed), iterates=False))
         feeding = await feed(stage, 1000)
-        await eventually(lambda: handed and inbox_of(consumer).waiting)
+        await eventually(lambda: handed and consumer_machine_of(consumer).queue)
         await stop(feeding)
         began = now()
     assert now() - began < 1.0

@@ -8,7 +8,7 @@ import pytest
 from nsq_ha import Consumer, Message
 from nsq_ha.policy import tls_renewal
 from nsq_ha.protocol import Close, Command, Finish, Identity, Ready, Requeue, SubAdvanced, SubOrdered
-from tests.support.inside import inbox_of, tls_in_memory
+from tests.support.inside import shell_of, tls_in_memory
 from tests.support.nsqd import LIMIT, Peer, Subscribe, message_id
 from tests.support.stage import Stage
 from tests.support.tls import PARTITIONED, TLS, replaced_soon, secure, without_collector
@@ -213,7 +213,7 @@ async def test_one_close_command_reaches_a_connection_however_closing_and_replac
     async with secured.consumer(tls=TLS, close_timeout=LIMIT) as consumer:
         await secured.nsqd.until(lambda: waiting)
         closing = asyncio.create_task(consumer.aclose())
-        await eventually(inbox_of(consumer).closing.is_set)
+        await eventually(shell_of(consumer).closing.is_set)
         if not is_answered:
             secured.nsqd.answer(waiting[0], Close())
         await asyncio.wait_for(closing, LIMIT)

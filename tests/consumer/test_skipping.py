@@ -6,7 +6,7 @@ import pytest
 
 from nsq_ha import ConfigError, ExtFilter
 from nsq_ha.protocol import Finish, Layout
-from tests.support.inside import inbox_of
+from tests.support.inside import consumer_machine_of
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
 
@@ -24,7 +24,7 @@ async def test_messages_with_the_header_are_finished_unhandled(stage: Stage, cap
         assert [(await anext(consumer)).body for _ in range(2)] == [b"b", b"c"]
         await stage.nsqd.until(lambda: peer.of(Finish) == [Finish(message_id(2))])
         assert consumer.stats().skipped == 1
-        assert inbox_of(consumer).subscriptions[0].in_flight == 2
+        assert consumer_machine_of(consumer).flow.in_flight == 2
     line = next(record.getMessage() for record in caplog.records if "unhandled" in record.getMessage())
     assert line.startswith("orders-0: finished <Message orders-0 id=0x2 ")
     assert line.endswith("unhandled: it has the header 'test' of skip_header")

@@ -437,9 +437,13 @@ async def test_the_same_id_again_and_again(stage: Stage) -> None:
         peer = await stage.nsqd.subscriber()
         for _ in range(200):
             peer.message(b"x")
-        for _ in range(200):
-            (await anext(consumer)).finish()
-        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 200)
+        peer.message(b"last", message_id(9))
+        async with asyncio.timeout(LIMIT):
+            while (message := await anext(consumer)).body != b"last":
+                message.finish()
+        message.finish()
+        await stage.nsqd.until(lambda: Finish(message_id(9)) in peer.of(Finish))
+        assert Finish(message_id(2)) in peer.of(Finish)
 
 
 # ------------------------------------------------------------ the end
@@ -519,6 +523,6 @@ async def test_a_refusal_that_is_raised_again_does_not_grow(stage: Stage) -> Non
     depths = []
     for _ in range(3):
         with pytest.raises(NsqError) as caught:
-            consumer._inbox.check_open()
+            consumer._shell.check_open()
         depths.append(len(caught.traceback))
     assert len(set(depths)) == 1

@@ -113,11 +113,11 @@ async def test_stats_and_health_are_those_of_its_consumers(shop: Shop) -> None:
     assert (stats.delivered, stats.in_flight, stats.finished) == (1, 1, 0)
     orders.set_max_in_flight(0)
     assert (worker.health().reason, worker.is_healthy) == ("orders/ch: paused: max_in_flight=0", True)
-    worker.consumers[1]._inbox.died = ExceptionGroup("x", [ValueError()])
+    worker.consumers[1]._shell.died = ExceptionGroup("x", [ValueError()])
     assert worker.health() == Health(
         is_healthy=False, reason="refunds/ch: failed: the background task of the consumer ended"
     )
-    worker.consumers[1]._inbox.died = None
+    worker.consumers[1]._shell.died = None
     worker.stop()
     assert worker.health().reason == "closing"
     held.may_end.set()
@@ -215,7 +215,7 @@ async def test_if_one_fails_the_others_end_gently_first(shop: Shop) -> None:
     await held.entered.wait()
     await failing.wait_subscribed()
     refusal = ServerError("E_SUB_ORDER_IS_MUST", "no")
-    failing._inbox.refused(refusal)
+    failing._shell.refused(refusal)
     await eventually(lambda: worker.consumers[0]._close.has_begun)
     assert not running.done()
     held.may_end.set()

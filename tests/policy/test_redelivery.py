@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.base.identity import MessageIdentity
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.redelivery import (
@@ -18,7 +17,8 @@ from nsq_ha.policy.redelivery import (
     SETTLES_WITHIN,
     Finished,
     OrderedRequeue,
-    Unsettled,
+    SentFins,
+    Stamp,
     is_damaged_for_good,
     requeue_delay,
 )
@@ -26,8 +26,9 @@ from nsq_ha.policy.timing import delay_after
 
 MSG_TIMEOUT = 60.0
 MAX_MSG_TIMEOUT = 900.0
-ONE = MessageIdentity("", "orders", 0, b"0123456789abcdef", 7, 30)
-ANOTHER = ONE._replace(id=b"another one.....")
+
+ONE, ANOTHER = b"1" * 16, b"2" * 16
+STAMP: Stamp = (7, None)
 
 
 def held(delay: float, *, now: float = 100.0, delivered_at: float = 100.0) -> OrderedRequeue:
@@ -74,97 +75,99 @@ def test_the_server_never_times_it_out(used: float, delay: float, late: float) -
 
 def test_a_message_is_claimed_once() -> None:
     finished = Finished()
-    assert not finished.claim(ONE, 0.0)
-    finished.remember(ONE, 0.0)
-    assert finished.claim(ONE, 1.0)
-    assert not finished.claim(ONE, 1.0)
+    assert not finished.claim(0, ONE, STAMP, 0.0)
+    finished.remember(0, ONE, STAMP, 0.0)
+    assert finished.claim(0, ONE, STAMP, 1.0)
+    assert not finished.claim(0, ONE, STAMP, 1.0)
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        ONE._replace(timestamp_ns=8),  # of a topic that was created again
-        ONE._replace(nsqd="10.0.0.2:4150"),
-        ONE._replace(topic="others"),
-        ONE._replace(partition=1),
-        ONE._replace(offset=60),
-        ANOTHER,
+        (0, ONE, (8, None)),  # of a topic that was created again
+        (1, ONE, STAMP),  # of another partition, or another plain nsqd
+        (0, ONE, (7, 60)),
+        (0, ANOTHER, STAMP),
     ],
 )
-def test_an_id_that_is_used_elsewhere_is_another_message(other: MessageIdentity) -> None:
+def test_an_id_that_is_used_elsewhere_is_another_message(other: tuple[int, bytes, Stamp]) -> None:
     finished = Finished()
-    finished.remember(ONE, 0.0)
-    assert not finished.claim(other, 1.0)
-    assert finished.claim(ONE, 1.0)
+    finished.remember(0, ONE, STAMP, 0.0)
+    assert not finished.claim(*other, 1.0)
+    assert finished.claim(0, ONE, STAMP, 1.0)
 
 
 def test_nothing_is_remembered_for_ever() -> None:
     finished = Finished()
-    finished.remember(ONE, 0.0)
-    assert not finished.claim(ONE, REMEMBERED)
-    finished.remember(ONE, 0.0)
-    finished.remember(ANOTHER, REMEMBERED)
+    finished.remember(0, ONE, STAMP, 0.0)
+    assert not finished.claim(0, ONE, STAMP, REMEMBERED)
+    finished.remember(0, ONE, STAMP, 0.0)
+    finished.remember(0, ANOTHER, STAMP, REMEMBERED)
     assert len(finished) == 1
 
 
 def test_the_oldest_are_forgotten_first() -> None:
-    finished, many = Finished(), [numbered(number) for number in range(MOST_REMEMBERED + 1)]
+    finished, many = Finished(), [b"%016d" % number for number in range(MOST_REMEMBERED + 1)]
     for each in many:
-        finished.remember(each, 0.0)
-    finished.remember(many[1], 1.0)  # once more: it is the newest now
-    finished.remember(many[-1], 1.0)
+        finished.remember(0, each, STAMP, 0.0)
+    finished.remember(0, many[1], STAMP, 1.0)  # once more: it is the newest now
+    finished.remember(0, many[-1], STAMP, 1.0)
     assert len(finished) == MOST_REMEMBERED
-    finished.remember(ANOTHER, 1.0)
+    finished.remember(0, ANOTHER, STAMP, 1.0)
     assert len(finished) == MOST_REMEMBERED
-    assert not finished.claim(many[0], 1.0)
-    assert not finished.claim(many[2], 1.0)
-    assert finished.claim(many[1], 1.0)
-
-
-def numbered(number: int) -> MessageIdentity:
-    return ONE._replace(id=b"%016d" % number)
+    assert not finished.claim(0, many[0], STAMP, 1.0)
+    assert not finished.claim(0, many[2], STAMP, 1.0)
+    assert finished.claim(0, many[1], STAMP, 1.0)
 
 
 def test_a_refusal_names_one_of_the_latest_fins() -> None:
-    fins = Unsettled()
-    for number in range(MOST_UNSETTLED + 1):
-        fins.sent(numbered(number), 0.0)
-    assert fins.refused(numbered(0).id) is None  # forgotten
-    assert fins.refused(numbered(1).id) == numbered(1)
-    assert fins.refused(numbered(1).id) is None
+    fins, many = SentFins(), [b"%016d" % number for number in range(MOST_UNSETTLED + 1)]
+    for each in many:
+        fins.sent({each: STAMP}, 0.0)
+    assert fins.refused(many[0]) is None  # forgotten
+    assert fins.refused(many[1]) == STAMP
+    assert fins.refused(many[1]) is None
+
+
+def test_of_many_fins_in_one_write_the_latest_may_be_lost() -> None:
+    fins = SentFins()
+    fins.sent({b"%016d" % number: STAMP for number in range(MOST_UNSETTLED + 1)}, 0.0)
+    lost = fins.lost(0.0)
+    assert len(lost) == MOST_UNSETTLED
+    assert lost[-1] == (b"%016d" % MOST_UNSETTLED, STAMP)
 
 
 def test_fins_shortly_before_a_loss_may_not_have_arrived() -> None:
-    fins = Unsettled()
-    fins.sent(ONE, 0.0)
-    fins.sent(ANOTHER, 1.0)
-    assert fins.lost(LOST_WITHIN + 1.0) == [ANOTHER]
+    fins = SentFins()
+    fins.sent({ONE: STAMP}, 0.0)
+    fins.sent({ANOTHER: STAMP}, 1.0)
+    assert fins.lost(LOST_WITHIN + 1.0) == [(ANOTHER, STAMP)]
     assert fins.lost(LOST_WITHIN + 1.0) == []
 
 
 @pytest.mark.parametrize(
-    ("arrives", "attempts", "after", "is_again"),
+    ("stamp", "attempts", "after", "is_again"),
     [
-        (ONE, 1, SETTLES_WITHIN, True),
-        (ONE, 1, SETTLES_WITHIN + 0.1, False),  # an operator has reset the channel
-        (ONE, 2, 900.0, True),
-        (ONE._replace(timestamp_ns=8), 1, 0.0, False),
+        (STAMP, 1, SETTLES_WITHIN, True),
+        (STAMP, 1, SETTLES_WITHIN + 0.1, False),  # an operator has reset the channel
+        (STAMP, 2, 900.0, True),
+        ((8, None), 1, 0.0, False),
     ],
 )
 def test_on_an_ordered_channel_a_message_that_was_finished_comes_again(
-    arrives: MessageIdentity, attempts: int, after: float, is_again: bool
+    stamp: Stamp, attempts: int, after: float, is_again: bool
 ) -> None:
-    fins = Unsettled()
-    fins.sent(ONE, 512.0)  # times of a loop do not begin with 0
-    assert fins.arrived(arrives, attempts, 512.0 + after) is is_again
-    assert fins.refused(ONE.id) is None
+    fins = SentFins()
+    fins.sent({ONE: STAMP}, 512.0)  # times of a loop do not begin with 0
+    assert fins.arrived(ONE, stamp, attempts, 512.0 + after) is is_again
+    assert fins.refused(ONE) is None
 
 
 def test_on_an_ordered_channel_the_next_message_proves_the_fin_before_it() -> None:
-    fins = Unsettled()
-    fins.sent(ONE, 0.0)
-    assert not fins.arrived(ANOTHER, 1, 0.0)
-    assert fins.refused(ONE.id) is None
+    fins = SentFins()
+    fins.sent({ONE: STAMP}, 0.0)
+    assert not fins.arrived(ANOTHER, STAMP, 1, 0.0)
+    assert fins.refused(ONE) is None
     assert fins.lost(0.0) == []
 
 
@@ -181,9 +184,3 @@ def test_a_failed_message_comes_later_than_the_pause_and_on_an_ordered_topic_no_
         assert requeue_delay(config, attempts, is_ordered=True) == pause
     unpaused = ConsumerConfig(lookupd=("http://a:1",), handler_backoff=None)
     assert requeue_delay(unpaused, 1, is_ordered=True) == requeue_delay(unpaused, 1, is_ordered=False)
-
-
-def test_the_ids_of_what_was_finished_without_a_sure_effect_are_known() -> None:
-    finished = Finished()
-    finished.remember(ONE, 0.0)
-    assert list(finished.ids()) == [ONE.id]

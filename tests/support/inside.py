@@ -12,7 +12,8 @@ from nsq_ha.devcluster.control.plain_control import PlainControl
 
 if TYPE_CHECKING:
     from nsq_ha import Consumer, Producer
-    from nsq_ha.consumer.inbox import ConsumerInbox
+    from nsq_ha.consumer.machine import ConsumerMachine
+    from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.devcluster import DevCluster
     from nsq_ha.devcluster.control.coordinator import Coordinator
@@ -25,9 +26,14 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-def inbox_of(consumer: Consumer) -> ConsumerInbox:
-    """Return the queue of a consumer."""
-    return consumer._inbox
+def shell_of(consumer: Consumer) -> ConsumerShell:
+    """Return the shell around the machine of a consumer."""
+    return consumer._shell
+
+
+def consumer_machine_of(consumer: Consumer) -> ConsumerMachine:
+    """Return the machine of a consumer."""
+    return consumer._shell.machine
 
 
 def subscriptions_of(consumer: Consumer) -> dict[int, Subscription]:

@@ -220,7 +220,7 @@ def test_stopping_waits_for_a_thread_that_works_on_a_message(
     working = in_thread(work)
     assert got.wait(LIMIT)
     stopping = in_thread(consumer.stop)
-    until(consumer._client._inbox.closing.is_set)
+    until(consumer._client._shell.closing.is_set)
     assert not stopping.done()
     go_on.set()
     stopping.result(LIMIT)

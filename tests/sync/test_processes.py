@@ -338,7 +338,7 @@ def test_ctrl_c_ends_a_publish_and_cancels_it(programs: Programs) -> None:
     ("call", "condition"),
     [
         ("next(consumer)", "any(taker._wanting for taker in consumer._takers)"),
-        ("consumer.run(print, concurrency=4)", "consumer._client._inbox.pace.handlers"),
+        ("consumer.run(print, concurrency=4)", "consumer._client._shell.machine.flow.handlers"),
     ],
 )
 def test_ctrl_c_ends_a_consumer(programs: Programs, call: str, condition: str) -> None:

@@ -1,0 +1,306 @@
+"""What a consumer has in flight: a partition has its connections, and a connection its messages by id, and its RDY.
+
+Part of the pure machine (``consumer.machine``): no event loop, no clock, no log.
+
+Source: server failures 4.3; server protocol 9.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nsq_ha.message import Message, State
+from nsq_ha.policy.overrun import Granted
+from nsq_ha.policy.ready import Seen
+from nsq_ha.policy.redelivery import SentFins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsq_ha.policy.redelivery import Stamp
+
+IN_TIME: Final = 0.95
+"""Share of the message timeout that counts: the server's clock started before the message arrived."""
+
+_NEVER: Final = math.inf, 0.0
+
+UNANSWERED: Final = frozenset((State.QUEUED, State.HANDED_OUT, State.GIVING_UP))
+
+
+class DeliveryCounts:
+    """Counts of one partition's messages that only grow; fields of :class:`~nsq_ha.stats.ConsumerPartition`.
+
+    Finished messages are not counted one by one: they are what was delivered and is neither unanswered nor counted
+    here.
+
+    Attributes:
+        lag_ns: Nanoseconds from the publish to the arrival of the last message; no count. None before the first one.
+    """
+
+    def __init__(self) -> None:
+        self.delivered: int = 0
+        self.requeued: int = 0
+        self.timed_out: int = 0
+        self.returned: int = 0
+        self.skipped: int = 0
+        self.finished_unhandled: int = 0
+        self.reconnects: int = 0
+        self.lag_ns: int | None = None
+
+    def add(self, other: DeliveryCounts) -> None:
+        """Add all counts of ``other``."""
+        for name, count in vars(other).items():
+            if name != "lag_ns":
+                setattr(self, name, getattr(self, name) + count)
+
+    def fields(self, in_flight: int) -> dict[str, int]:
+        """Return the counts as they are named in statistics, given the number of unanswered messages."""
+        counts = {name: count for name, count in vars(self).items() if name != "lag_ns"}
+        counts["finished"] = self.delivered - self.requeued - self.timed_out - self.returned - in_flight
+        return counts | {"in_flight": in_flight}
+
+
+class Taker:
+    """Who is handed messages: a task that iterates, or the handlers of one call of ``run``.
+
+    Attributes:
+        is_handler: Each message has a handler, which certainly answers it. A task may have dropped it.
+        is_over: Answers nothing more: the task has ended, or leaves.
+        has_failed: An exception ended it, which counts as a failed attempt.
+    """
+
+    def __init__(self, *, is_handler: bool = False) -> None:
+        self.is_handler: bool = is_handler
+        self.is_over: bool = False
+        self.has_failed: bool = False
+
+
+class Ready(NamedTuple):
+    """Write RDY."""
+
+    number: int
+
+
+class Requeue(NamedTuple):
+    """Write REQ with ``delay``; ``given`` is what the application asked for. The message is None if nobody saw it."""
+
+    message_id: bytes
+    delay: float
+    message: Message | None = None
+    given: float | None = None
+
+
+class Touch(NamedTuple):
+    """Write TOUCH."""
+
+    message_id: bytes
+    message: Message
+
+
+class FinishUnseen(NamedTuple):
+    """Write FIN for a message that is not handed out."""
+
+    message_id: bytes
+
+
+Command = Ready | Requeue | Touch | FinishUnseen
+
+
+class Partition:
+    """One partition that is read.
+
+    Attributes:
+        number: Its number.
+        counts: Counts of its messages, over all connections.
+        conn: The connection in use. None without one.
+        replaced: Earlier ones, over which answers are still sent.
+        orphans: Messages of lost connections whose handlers still run, by id, with the states that they had.
+        longest_delay: Seconds by which nsqd delays a requeue at most, as far as is known.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number: int = number
+        self.counts: DeliveryCounts = DeliveryCounts()
+        self.conn: Conn | None = None
+        self.replaced: list[Conn] = []
+        self.orphans: dict[bytes, tuple[Message, State]] = {}
+        self.longest_delay: float = math.inf
+
+    @property
+    def conns(self) -> list[Conn]:
+        """The connections over which answers can be sent."""
+        conn, replaced = self.conn, self.replaced
+        return [*replaced] if conn is None else [conn, *replaced]
+
+    @property
+    def in_flight(self) -> int:
+        """Number of messages delivered and not answered, over all connections."""
+        return sum(len(conn.messages) for conn in self.conns)
+
+
+class Conn:
+    """One connection that reads a partition.
+
+    Args:
+        partition: The partition.
+        is_ordered: The channel is read in order: one message in flight.
+        is_returned_at_end: nsqd requeues unanswered messages when the connection ends. A plain one waits for their
+            timeout.
+
+    Attributes:
+        source: The ``source`` of its messages; the shell's.
+        handle: What writes; the shell's.
+        messages: What is in flight, by id, in the order of arrival.
+        finished: What is finished, and its FIN not written yet, by id. The bodies are forgotten.
+        oldest: Of those, when the first one is requeued by nsqd, and when it was handed out.
+        recorded: Of those, the messages that the pause must know of.
+        commands: Other commands to write before them.
+        fins: The FINs that were written lately.
+        adopted: Ids that an orphan of a lost connection will answer.
+        repeats: Deliveries of what is in flight already, in one message timeout.
+        repeats_since: When that began.
+        is_open: Answers can be sent.
+        is_reading: RDY may be sent.
+        is_rejecting: What still arrives is requeued.
+        max_ready: The largest RDY that nsqd allows.
+        msg_timeout: Seconds after which nsqd requeues an unanswered message.
+        max_msg_timeout: Seconds after a delivery at which it requeues even a touched message.
+        repeats_ready: nsqd counts RDY down, so it is sent again with each read.
+        ready: The RDY sent last.
+        granted: What nsqd may deliver.
+        delivered: Number of messages delivered.
+        peak: The most messages in flight since the last look.
+        touched_at: When a message was last touched.
+        arrived_at: When the last message arrived.
+        may_repeat: The first message may come a second time, see :meth:`without_repeat`.
+    """
+
+    def __init__(self, partition: Partition, *, is_ordered: bool, is_returned_at_end: bool = True) -> None:
+        self.partition: Partition = partition
+        self.is_ordered: bool = is_ordered
+        self.is_returned_at_end: bool = is_returned_at_end
+        self.source: Any = None
+        self.handle: Any = None
+        self.messages: dict[bytes, Message] = {}
+        self.finished: dict[bytes, Stamp] = {}
+        self.oldest: tuple[float, float] = _NEVER
+        self.recorded: list[Message] = []
+        self.commands: list[Command] = []
+        self.fins: SentFins = SentFins()
+        self.adopted: set[bytes] = set()
+        self.repeats: int = 0
+        self.repeats_since: float = 0.0
+        self.is_open: bool = False
+        self.is_reading: bool = False
+        self.is_rejecting: bool = False
+        self.max_ready: int = 1
+        self.msg_timeout: float = 60.0
+        self.max_msg_timeout: float = 900.0
+        self.repeats_ready: bool = False
+        self.ready: int = 0
+        self.granted: Granted = Granted(0.0, 60.0)
+        self.delivered: int = 0
+        self.peak: int = 0
+        self.touched_at: float = 0.0
+        self.arrived_at: float = 0.0
+        self.may_repeat: bool = is_ordered
+        self._first: tuple[bytes, Stamp, int] | None = None
+        self._is_first_finished = False
+
+    def opened(self, now: float, *, msg_timeout: float, max_msg_timeout: float, max_ready: int) -> None:
+        """Record what IDENTIFY has settled; messages may arrive from now on."""
+        self.msg_timeout, self.max_msg_timeout = msg_timeout, max_msg_timeout
+        self.max_ready = 1 if self.is_ordered else max_ready
+        self.granted = Granted(now, msg_timeout)
+        self.is_open = True
+
+    @property
+    def seen(self) -> Seen:
+        """What it delivers, for sharing RDY."""
+        return Seen(self.ready, len(self.messages), self.peak, self.delivered)
+
+    @property
+    def unanswered(self) -> Iterator[Message]:
+        """The messages that nobody has answered, the first one first; without those that wait for their REQ."""
+        return (message for message in tuple(self.messages.values()) if message.state in UNANSWERED)
+
+    def deadline_from(self, sent_at: float) -> float:
+        """Return when nsqd requeues a message that it sent then."""
+        return sent_at + IN_TIME * self.msg_timeout
+
+    def arrival_of(self, message: Message) -> float:
+        """Return when a message arrived."""
+        return message.arrived_at or message.deadline - IN_TIME * self.msg_timeout
+
+    def set_ready(self, count: int) -> None:
+        """Ask for ``count`` messages."""
+        self.ready = count
+        self.granted.grant(count)
+        self.commands.append(Ready(count))
+
+    def write_finished(self) -> tuple[dict[bytes, Stamp], float, float]:
+        """Return what is finished, and the times of the oldest: the FINs are written now."""
+        finished, (deadline, taken_at) = self.finished, self.oldest
+        self.finished, self.oldest = {}, _NEVER
+        return finished, deadline, taken_at
+
+    def repeated(self, count: int, now: float) -> None:
+        """Record that nsqd delivered again what is in flight, which it may once in each message timeout."""
+        if now - self.repeats_since > self.msg_timeout:
+            self.repeats, self.repeats_since = 0, now
+        self.repeats += count
+
+    # -- the first message of an ordered channel, or after a start position
+
+    def without_repeat(self, messages: list[Message]) -> list[Message]:
+        """Remove further copies of the first message; call this while ``may_repeat``.
+
+        nsqd restarts its reader at the first SUB_ORDERED on a channel with a backlog, and when a start position is
+        set. It sends the message that it had ready first. The reader may then reach that message again and send it a
+        second time, and after a change of the leader a third time, with the same number of attempts: on an ordered
+        channel immediately or never, else when the reader gets there. A message that was requeued or timed out has
+        more attempts; a message of another connection is no copy. Calling ``/channel/setorder`` first does not prevent
+        the copies.
+
+        Source: server protocol 5.2, 9.1.
+        """
+        kept: list[Message] = []
+        for message in messages:
+            first, stamp = self._first, stamp_of(message)
+            if first is None:
+                if self.may_repeat:
+                    self._first = message.id, stamp, message.attempts
+            elif (message.id, stamp, message.attempts) == first:
+                # Until the answer to the first copy is sent, it counts for all: they have the same id.
+                if self._is_first_finished:
+                    self.partition.counts.finished_unhandled += 1
+                    self.commands.append(FinishUnseen(message.id))
+                continue
+            elif self.is_ordered or message.id > first[0]:
+                self.no_repeat()  # the reader has passed it
+            kept.append(message)
+        return kept
+
+    def answered_first(self, message: Message, *, is_finished: bool) -> None:
+        """Record an answer while ``may_repeat``: after a requeue, a copy is the redelivery that it asks for."""
+        if self._first is not None and message.id == self._first[0]:
+            self._is_first_finished = is_finished
+            if not is_finished:
+                self.no_repeat()
+
+    def no_repeat(self) -> None:
+        """Look for no copy of the first message any more."""
+        self.may_repeat = False
+        self._first = None
+
+
+def stamp_of(message: Message) -> Stamp:
+    """Return what tells a message from a later one with its id."""
+    return message.timestamp_ns, message.offset
+
+
+def conn_of(message: Message) -> Conn:
+    """Return the connection of a consumer's message."""
+    conn: Conn = message.source.conn  # type: ignore[attr-defined]  # nothing else is the source of one
+    return conn

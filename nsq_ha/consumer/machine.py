@@ -1,0 +1,448 @@
+"""All decisions about the messages of a consumer: who has one, what is handed out, what an answer means.
+
+No event loop, no clock, no chance, no log. Inputs are method calls with the time. Outputs are attributes that the owner
+drains after each input, when it has called :meth:`ConsumerMachine.settle`:
+
+* ``dirty``: connections with something to write, in ``commands`` and ``finished``.
+* ``actions``: what to report or to do.
+* ``wakes``: a message may be taken now that could not before.
+* ``wake_at``: when to call :meth:`ConsumerMachine.tick`.
+
+Who owns what: a partition has its connection, a connection has its messages by id and its RDY, the consumer has the
+queue. A message knows its connection, by its source, and has one state.
+
+The invariants, for all inputs in any order:
+
+* An answer goes only over a connection that has delivered the message, and only while that is open.
+* A message whose message timeout has passed in the queue is not handed out.
+* A handler is not called for a message that another handler has at that moment, nor for one that was finished here and
+  whose FIN may have been without effect. A delivery of such a message is answered as the handler answers.
+* At most ``max_in_flight`` messages are with handlers and tasks, also while RDY moves from one nsqd to another.
+* Messages are compared by id and time of publish, never by the id alone.
+
+Source: server failures 3.10, 4.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nsq_ha.consumer.answers import Answers, give_back, taker_of
+from nsq_ha.consumer.flow import Flow
+from nsq_ha.consumer.inflight import Requeue, conn_of, stamp_of
+from nsq_ha.consumer.pause import WHY, Pause
+from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.message import Message, State
+from nsq_ha.policy.ready import LOOK_INTERVAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.consumer.inflight import Conn, Partition, Taker
+    from nsq_ha.options.config import ConsumerConfig
+
+_QUEUED: Final = State.QUEUED
+_HANDED_OUT: Final = State.HANDED_OUT
+
+
+class Flooded(NamedTuple):
+    """Close a connection: nsqd ignores RDY."""
+
+    conn: Conn
+    reason: RemoteProtocolError
+
+
+class ConsumerMachine(Answers):
+    """The messages of one consumer.
+
+    Args:
+        config: The consumer's options.
+        chance: Returns a number from 0 to 1.
+        now: The time.
+
+    Attributes:
+        flow: How many messages are asked for.
+        is_run: Handlers take the messages.
+    """
+
+    def __init__(self, config: ConsumerConfig, chance: Callable[[], float], now: float) -> None:
+        queue: deque[Message] = deque()
+        pause = Pause(config.handler_backoff, chance, queue)
+        super().__init__(config, queue, pause)
+        self.flow: Flow = Flow(config, self.partitions, queue, pause, self.dirty, now)
+        self.is_run: bool = False
+        self._is_over = False  # more messages are in flight than may be with handlers
+        self._has_paused = False
+        self._is_gated = False  # what is handed out next must be asked for
+        self._expire_at = self._looked_at = -math.inf
+        self._turn_at, self._turn_since = math.inf, 0.0
+        self._gate()
+
+    # ------------------------------------------------------------ connections
+
+    def opened(self, conn: Conn, now: float) -> None:
+        """Read from a connection from now on."""
+        conn.is_reading = True
+        conn.partition.conn = conn
+        self.touch_at = min(self.touch_at, now + self.touch_gap(conn.msg_timeout))
+        self.flow.joined(now)
+
+    def replaced(self, conn: Conn) -> None:
+        """Keep the connection in use for answers only."""
+        conn.ready, conn.is_reading = 0, False
+        conn.partition.conn = None
+        conn.partition.replaced.append(conn)
+
+    def reject(self, conn: Conn) -> None:
+        """Requeue what still arrives, since the connection is about to end."""
+        conn.ready, conn.is_reading, conn.is_rejecting = 0, False, True
+
+    def lost(self, conn: Conn, now: float) -> None:
+        """Drop all answers over a connection: the server delivers its messages again."""
+        partition = conn.partition
+        if partition.conn is conn:
+            partition.conn = None
+        elif conn in partition.replaced:
+            partition.replaced.remove(conn)
+        if not conn.is_open:
+            return
+        conn.is_open = conn.is_reading = False
+        for message in conn.messages.values():
+            self._orphan(message, partition)
+        for message_id, stamp in (*conn.fins.lost(now), *conn.finished.items()):
+            self.remember(partition, message_id, stamp, now)
+        partition.counts.returned += len(conn.messages)
+        for ended in (conn.messages, conn.commands, conn.finished, conn.recorded, conn.adopted):
+            ended.clear()
+        conn.no_repeat()
+        self.has_stale = True
+        self.pause_changed(self.pause.left(now), now)
+        self.flow.left(now)
+
+    def _orphan(self, message: Message, partition: Partition) -> None:
+        state, message.state = message.state, State.ORPHANED
+        if state is State.REQUEUED:
+            self.deferred.pop(message, None)
+        elif state is State.GIVING_UP or (state is _HANDED_OUT and self.is_handled(message)):
+            partition.orphans[message.id] = message, state
+
+    def fin_refused(self, conn: Conn, message_id: bytes, now: float) -> None:
+        """Record that nsqd refused a FIN."""
+        stamp = conn.fins.refused(message_id)
+        if stamp is not None:
+            self.remember(conn.partition, message_id, stamp, now)
+
+    # ------------------------------------------------------------ arrival
+
+    def arrived(self, conn: Conn, messages: list[Message], sent_at: float, now: float) -> None:
+        """Take the messages of one read.
+
+        Args:
+            conn: Their connection.
+            messages: The messages.
+            sent_at: When they may have been sent: earlier than ``now`` if the event loop stood still.
+            now: The time.
+        """
+        if conn.is_rejecting:
+            conn.commands.extend(Requeue(message.id, 0.0) for message in messages)
+            self.dirty[conn] = None
+            return
+        if conn.may_repeat and not (messages := conn.without_repeat(messages)):
+            self.dirty[conn] = None
+            return
+        count, queue = len(messages), self.queue
+        in_flight = len(conn.messages) + conn.repeats
+        conn.delivered += count
+        conn.partition.counts.delivered += count
+        if queue and now > queue[0].deadline and now >= self._expire_at:
+            self._expire(now)
+        messages = self._keep(conn, messages, conn.deadline_from(sent_at), now)
+        if in_flight + count > conn.granted.ready and self._floods(conn, in_flight, count, messages, now):
+            return
+        conn.peak = max(conn.peak, len(conn.messages))
+        if messages:
+            self._queue(messages, now)
+
+    def _keep(self, conn: Conn, messages: list[Message], deadline: float, now: float) -> list[Message]:
+        """Keep the messages of one read in flight; return those that are to be handed out."""
+        if conn.is_ordered or self.finished_before or conn.partition.orphans:
+            messages = self._unknown(conn, messages, deadline, now)
+        held = conn.messages
+        again: list[Message] = []
+        for message in messages:
+            message.deadline = deadline
+            if held.setdefault(message.id, message) is not message:
+                again.append(message)
+        if again:
+            conn.repeated(len(again), now)
+            dropped = {id(message) for message in again if not self._takes_the_place(conn, message, now)}
+            messages = [message for message in messages if id(message) not in dropped]
+        return messages
+
+    def _floods(self, conn: Conn, before: int, count: int, messages: list[Message], now: float) -> bool:
+        """Return whether these messages are more than requested, by number or by size."""
+        granted, in_flight = conn.granted, before + count
+        is_flood = (in_flight > granted.ceiling and granted.is_overrun(now, before, in_flight)) or (
+            granted.is_outweighed(now, before, in_flight, sum(len(message.body) for message in messages))
+        )
+        if is_flood:
+            reason = RemoteProtocolError(
+                f"{conn.source.nsqd} ignores RDY: {in_flight} messages are in flight, RDY is {granted.ready} and was"
+                f" {granted.most} at most"
+            )
+            self.actions.append(Flooded(conn, reason))
+        return is_flood
+
+    def _queue(self, messages: list[Message], now: float) -> None:
+        flow = self.flow
+        flow.arrived(len(messages), len(messages[-1].body), now)
+        self.queue.extend(messages)
+        if flow.max_in_flight and flow.in_flight > flow.max_in_flight:
+            self._is_over = self._is_gated = True
+        if self.pause.is_blocking:
+            self._return_waiting(now)
+
+    def _unknown(self, conn: Conn, messages: list[Message], deadline: float, now: float) -> list[Message]:
+        """Return the messages without those that were finished before, or whose handlers still run."""
+        unknown: list[Message] = []
+        partition = conn.partition
+        conn.arrived_at = now
+        for message in messages:
+            stamp = stamp_of(message)
+            if conn.is_ordered and conn.fins.arrived(message.id, stamp, message.attempts, now):
+                self.remember(partition, message.id, stamp, now)
+            orphan = partition.orphans.get(message.id)
+            if orphan is not None and message.is_copy_of(orphan[0]):
+                del partition.orphans[message.id]
+                self._adopt(conn, *orphan, deadline)
+            elif self.finished_before.claim(partition.number, message.id, stamp, now):
+                message.deadline = deadline
+                self.finish_again(conn, message)
+            else:
+                unknown.append(message)
+        return unknown
+
+    def _adopt(self, conn: Conn, orphan: Message, state: State, deadline: float) -> None:
+        """Let the answer to a message of a lost connection be the answer to its copy on this one."""
+        orphan.source, orphan.state, orphan.deadline, orphan.arrived_at = conn.source, state, deadline, 0.0
+        conn.messages[orphan.id] = orphan
+        conn.adopted.add(orphan.id)
+
+    def _takes_the_place(self, conn: Conn, message: Message, now: float) -> bool:
+        """Record that nsqd uses an id again that is in flight here; return whether to queue the later delivery."""
+        before = conn.messages[message.id]
+        conn.partition.counts.timed_out += 1
+        waits = before.state is _QUEUED or (before.state is _HANDED_OUT and not self.is_handled(before))
+        if not waits and message.is_copy_of(before):
+            before.deadline = message.deadline  # its answer answers this one, too
+            if before.state is _HANDED_OUT:
+                self.warn_of_long_work(conn.msg_timeout)
+            return False
+        if before.state is _QUEUED:
+            self.has_stale = True
+        self.deferred.pop(before, None)
+        before.state = State.ORPHANED
+        conn.messages[message.id] = message
+        return True
+
+    def _expire(self, now: float) -> None:
+        """Drop the messages at the head whose time has passed: the server delivers them again, perhaps just now."""
+        queue, count, timeout = self.queue, 0, self.flow.msg_timeout
+        while queue and now > queue[0].deadline:
+            count += self._drop(queue.popleft(), now)
+            self.flow.dropped(1)
+        self._expire_at = now + timeout * 0.1
+        if count and self.flow.handlers:
+            self.warn_of_waiting(timeout)
+        elif count:
+            self.warn_once(
+                "unread",
+                f"{count} messages waited for longer than msg_timeout={timeout:g} s, since no task takes"
+                f" them: nsqd delivers them again and again, and counts each time as an attempt. Iterate, call run()"
+                f" or close the consumer",
+            )
+
+    def _drop(self, message: Message, now: float) -> bool:
+        """Forget a message that the server no longer expects to be answered; return whether it was waiting."""
+        if message.state is not _QUEUED:
+            return False
+        message.state = State.ORPHANED
+        conn = conn_of(message)
+        if conn.messages.get(message.id) is message:
+            del conn.messages[message.id]
+        conn.partition.counts.timed_out += 1
+        self.flow.freed(now)
+        return True
+
+    # ------------------------------------------------------------ handing out
+
+    def take(self, taker: Taker, now: float) -> Message | None:
+        """Hand out the next message. None if there is none, or none may be handed out now."""
+        queue = self.queue
+        while queue:
+            if self._is_gated and not self._may_take(now):
+                return None
+            message = queue.popleft()
+            if message.state is not _QUEUED:
+                self.flow.dropped(1)
+                continue
+            if now > message.deadline:
+                self.warn_of_waiting(conn_of(message).msg_timeout)
+                self._drop(message, now)
+                self.flow.dropped(1)
+                continue
+            message.state = _HANDED_OUT
+            message.taker = taker
+            message.taken_at = now
+            if now >= self.flow.check_at:
+                self.flow.handed_out(now)
+            if self._is_gated:
+                self._taken(message, now)
+            return message
+        return None
+
+    def _may_take(self, now: float) -> bool:
+        """Return whether the next message may be handed out."""
+        if self.is_closing or self.pause.is_blocking:
+            return False
+        if self._is_over:
+            most = self.flow.max_in_flight
+            self._is_over = 0 < most < self.flow.in_flight
+            if self._is_over and sum(now <= message.deadline for message in self.handed_out()) >= most:
+                return False
+        rate = self.flow.rate
+        if rate is not None and self.queue[0].state is _QUEUED:
+            wait = rate.take(now)
+            if wait:
+                if self._turn_at == math.inf:
+                    self._turn_at, self._turn_since = now + wait, now
+                return False
+        self._gate()
+        return True
+
+    def _taken(self, message: Message, now: float) -> None:
+        if self.pause.is_active and self.pause.handed_out(message, now):
+            self._has_paused = True
+            self._gate()
+            self.flow.share(now)
+        if self.touches:
+            self.touch_if_old(message, now)
+
+    def failed(self, message: Message, now: float) -> None:
+        """Record that the handler of a message failed."""
+        self.pause_changed(self.pause.failed(message, now), now)
+
+    def was_requeued(self, message: Message, delay: float | None, now: float) -> None:
+        """Record a requeue by the application; without a delay the handler failed."""
+        if self.is_given_up(message):  # on_give_up requeues it, or failed
+            self.forget_test(message, now)
+        elif delay is None:
+            self.failed(message, now)
+        else:
+            self.pause_changed(self.pause.deferred(message, now), now)
+
+    def forget_test(self, message: Message, now: float) -> None:
+        """Record that no outcome of a message is to be expected."""
+        self.pause_changed(self.pause.lost(message, now), now)
+
+    def begin_give_up(self, message: Message, now: float) -> None:
+        """Record that a message is being given up."""
+        if message.state is _HANDED_OUT:
+            message.state = State.GIVING_UP
+        self.forget_test(message, now)
+
+    def is_handled(self, message: Message) -> bool:
+        """Return whether a handler has a message."""
+        return taker_of(message).is_handler
+
+    def close(self) -> None:
+        """Hand out nothing more, and ask for no more."""
+        super().close()
+        self._gate()
+
+    def pause_changed(self, has_changed: bool, now: float) -> None:
+        """Follow a change of the pause."""
+        if not has_changed:
+            return
+        self._gate()
+        self.flow.share(now)
+        self._has_paused = self.pause.is_blocking
+        self.wakes = True
+
+    def _return_waiting(self, now: float) -> None:
+        """Give back what cannot wait for the end of the pause."""
+        for message in self.pause.too_long(now):
+            give_back(self, message, WHY)
+        self.prune()
+
+    def _gate(self) -> None:
+        self._is_gated = (
+            self._is_over or self.pause.is_active or self.flow.rate is not None or self.touches or self.is_closing
+        )
+
+    # ------------------------------------------------------------ settings
+
+    def limit_rate(self, per_second: float | None, now: float) -> None:
+        """Change ``max_rate``."""
+        for message in self.flow.limit_rate(per_second, now):
+            give_back(self, message, "max_rate was lowered")
+        self.prune()
+        self._turn_at = math.inf
+        self._gate()
+        self.wakes = True
+
+    # ------------------------------------------------------------ time
+
+    @property
+    def wake_at(self) -> float:
+        """When to call :meth:`tick`."""
+        waits = min((each.until for each in self.deferred.values()), default=math.inf)
+        over = LOOK_INTERVAL + self._looked_at if self._is_over and self.queue else math.inf
+        return min(self.flow.wake_at, self.pause.wake_at, self._turn_at, self.touch_at, waits, over)
+
+    def tick(self, now: float, *, is_awaited: bool) -> None:
+        """Do what is due; call this at ``wake_at``.
+
+        Args:
+            now: The time.
+            is_awaited: Somebody waits for a message.
+        """
+        self._looked_at = now
+        if now >= self._turn_at:
+            self.flow.limited_seconds += now - self._turn_since
+            self._turn_at = math.inf
+            self.wakes = True
+        if now >= self.pause.wake_at:
+            self._return_waiting(now)
+            self.pause_changed(self.pause.tick(now), now)
+        self.tick_deferred(now)
+        if now >= self.touch_at:
+            self.tick_touches(now)
+        self.wakes |= self._is_over
+        self.flow.tick(now, is_awaited=is_awaited)
+
+    def settle(self, now: float) -> None:
+        """Complete one input, or several of the same moment."""
+        if self.has_freed:
+            self.has_freed = False
+            self.flow.freed(now)
+        if self._has_paused:  # when the message that failed has gone back
+            self._has_paused = False
+            self._return_waiting(now)
+        self.prune()
+        if now >= self.flow.wake_at:
+            self.flow.tick(now, is_awaited=False)
+        if self.pause.reports:
+            reports, self.pause.reports = self.pause.reports, []
+            self.actions.extend(reports)
+
+    def prune(self) -> None:
+        """Remove from the queue what is not to be handed out any more."""
+        if self.has_stale:
+            self.has_stale = False
+            kept = [message for message in self.queue if message.state is _QUEUED]
+            self.flow.dropped(len(self.queue) - len(kept))
+            self.queue.clear()
+            self.queue.extend(kept)

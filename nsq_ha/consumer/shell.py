@@ -1,0 +1,413 @@
+"""The shell around a consumer's machine: it reads the clock, keeps the timer, writes, logs, and wakes tasks that wait.
+
+The rules are in ``consumer.machine``; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nsq_ha.base.clock import monotonic
+from nsq_ha.base.resuming import complete
+from nsq_ha.consumer.answers import FinishedAgain, HasFailed, Said
+from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
+from nsq_ha.consumer.giving_up import GiveUpPublisher, GivingUp
+from nsq_ha.consumer.inflight import FinishUnseen, Ready, Touch
+from nsq_ha.consumer.machine import ConsumerMachine, Flooded
+from nsq_ha.consumer.pause import Paused
+from nsq_ha.consumer.source import facts, warn_of_no_effect
+from nsq_ha.engine import observe
+from nsq_ha.engine.loops import TO_READ
+from nsq_ha.engine.observe import SILENT, Observer
+from nsq_ha.errors import ClosedError, ConfigError, NsqError
+from nsq_ha.events import BackoffChanged
+from nsq_ha.events import FinishedAgain as FinishedAgainEvent
+from nsq_ha.policy.timing import FewLines, Rarely
+from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_ready, encode_req, encode_touch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nsq_ha.consumer.inflight import Command, Conn
+    from nsq_ha.message import Message
+    from nsq_ha.options.config import ConsumerConfig
+
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
+
+class ConsumerShell:
+    """The messages of one consumer, and the tasks that wait for them.
+
+    Args:
+        name: Topic and channel.
+        config: The consumer's options.
+        publisher: Publishes given-up messages.
+        observer: The consumer's.
+
+    Attributes:
+        name: Topic and channel.
+        config: The consumer's options.
+        machine: Decides.
+        loop: Its event loop. None before it is started.
+        giving_up: Decides whether a message is given up.
+        clock: The event loop's.
+        heartbeats: How often nsqd should send heartbeats.
+        busy: The tasks that run a handler now.
+        closing: Set when no more messages are handed out.
+        changed: Set when a subscription has changed; while :attr:`is_watched`, also when messages were answered.
+        is_watched: Somebody waits for answers.
+        is_due: What the machine wants will be done in this turn.
+        failure: An error that retrying cannot fix. None if there is none.
+        died: Why the consumer's own task died. None if it did not.
+        on_pause: Called after a failure that matters: others keep messages that were handed out to nobody yet.
+    """
+
+    def __init__(
+        self, name: str, config: ConsumerConfig, publisher: GiveUpPublisher, observer: Observer = SILENT
+    ) -> None:
+        self.name = name
+        self.config: ConsumerConfig = config
+        self.machine: ConsumerMachine = ConsumerMachine(config, random.random, monotonic())
+        self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, observer)
+        self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
+        self.giving_up: GivingUp = GivingUp(config, publisher, self, observer)
+        self.busy: set[asyncio.Task[object]] = set()
+        self.closing: asyncio.Event = asyncio.Event()
+        self.changed: asyncio.Event = asyncio.Event()
+        self.is_watched: bool = False
+        self.is_due: bool = False
+        self.failure: NsqError | None = None
+        self.died: BaseException | None = None
+        self.on_pause: set[Callable[[], None]] = set()
+        self.is_open: bool = False  # started, and neither closing nor refused
+        self._observer = observer
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._finished_again = FewLines()  # after a connection is lost, there may be a thousand
+        self._floods = FewLines()
+        self._pauses = Rarely()
+        self._is_pause_logged = False
+
+    def start(self) -> None:
+        """Start, in the running event loop."""
+        self.loop = asyncio.get_running_loop()
+        self.is_open = True
+        self.clock.start()
+        self.machine.flow.review(monotonic())
+
+    def check_open(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop.
+
+        Raises:
+            NsqError: nsqd refused, and retrying cannot help.
+            ClosedError: The consumer is closed, or was not started.
+        """
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)  # or it would grow with each call
+        if self.loop is None:
+            raise ClosedError("use the consumer with 'async with'")
+        if self.closing.is_set():
+            raise ClosedError("the consumer is closed") from self.died
+        return self.loop
+
+    # ------------------------------------------------------------ what connections report
+
+    def arrived(self, conn: Conn, messages: list[Message]) -> None:
+        """Take the messages of one read."""
+        now, machine = monotonic(), self.machine
+        sent_at = self.clock.arrival(now)
+        if self.is_due:
+            self.drain()  # what was answered before
+        self.is_due = True  # answers from here on leave together, below
+        try:
+            machine.arrived(conn, messages, sent_at, now)
+            messages.clear()  # else their bodies would stay in memory until the next read
+            if sent_at != now:  # answer heartbeats first
+                self.wake()
+            elif machine.queue:
+                self._wake_now()
+        finally:
+            self.drain()
+        if conn.repeats_ready and conn.ready and conn.handle is not None:
+            conn.handle.write(encode_ready(conn.ready))
+
+    def joined(self, conn: Conn) -> None:
+        """Record that a subscription succeeded, perhaps over another connection; RDY is still 0."""
+        self.machine.opened(conn, monotonic())
+        self.changed.set()
+        self.due()
+
+    def left(self, conn: Conn) -> None:
+        """Record that a connection can take no more answers."""
+        self.machine.lost(conn, monotonic())
+        conn.handle = None
+        self.changed.set()
+        self.due()
+
+    def refused(self, error: NsqError) -> None:
+        """Record an error that retrying cannot fix; the application's next call raises it."""
+        self.failure = error
+        self.is_open = False
+        self.wake()
+
+    # ------------------------------------------------------------ what the application wants
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        """Requeue a message, or give it up if that was its last attempt."""
+        now, machine = monotonic(), self.machine
+        is_given_up = machine.is_given_up(message)
+        machine.was_requeued(message, delay, now)
+        if is_given_up or not self.giving_up.gives_up(message):
+            if observe.watched.is_any:
+                observe.requeued(message.topic, message)
+            if not machine.requeue(message, delay, now):
+                self.warn_if_closed(message, "requeue")
+        self.due()
+
+    def take_back(self, message: Message, why: str) -> None:
+        """Take back a handed-out message that has not failed, and hand it out again without counting an attempt."""
+        self.machine.take_back(message, why, monotonic())
+        self.due()
+
+    def give_back(self, message: Message, why: str) -> None:
+        """Requeue an unanswered message that has not failed, without delay."""
+        self.machine.give_back(message, why, monotonic())
+        self.due()
+
+    def warn_if_closed(self, message: Message, answer: str) -> None:
+        """Warn, from any thread, about an answer that has no effect since the consumer has closed.
+
+        Earlier ones come from a lost connection, as in any failover.
+        """
+        if self.machine.is_closed and not self.machine.is_given_up(message):
+            advice = ". Answer messages before the consumer closes, or raise close_timeout"
+            warn_of_no_effect(message, answer, "the consumer has closed", advice)
+
+    @contextlib.contextmanager
+    def running(self, handlers: int) -> Iterator[None]:
+        """Hand the messages to so many handlers while the block runs."""
+        machine = self.machine
+        machine.is_run = True
+        machine.flow.hold(monotonic(), is_held=False)
+        self.wake()  # iterating tasks now get an error
+        machine.flow.used_by(handlers, monotonic())
+        self.due()
+        try:
+            yield
+        finally:
+            machine.is_run = False
+            machine.flow.used_by(-handlers, monotonic())
+            self.due()
+            self.changed.set()
+
+    def check_free(self) -> None:
+        """Check that a call of ``run`` may begin.
+
+        Raises:
+            NsqError: An error that retries cannot fix.
+            ClosedError: It is closed, or was not started.
+            ConfigError: Another call is active.
+        """
+        self.check_open()
+        if self.machine.is_run:
+            raise ConfigError(
+                f"{self.name}: run() is active already: raise its concurrency= for more handlers at once, or make"
+                f" another Consumer for another handler"
+            )
+
+    def is_busy(self, task: asyncio.Task[object] | None) -> bool:
+        """Return whether ``task`` is running a handler or giving up a message now."""
+        return self.giving_up.is_busy(task) or task in self.busy
+
+    # ------------------------------------------------------------ tasks that wait
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a task waits for the next message."""
+        return any(not waiter.done() for waiter in self._waiters)
+
+    def arrival(self) -> asyncio.Future[None]:
+        """Return a future that completes when there may be a message; then check again. Cancelling it loses nothing."""
+        if self._waiters:  # remove cancelled ones; otherwise they would pile up while nothing arrives
+            self._waiters = [waiter for waiter in self._waiters if not waiter.done()]
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        return waiter
+
+    def wake(self) -> None:
+        """Resume all tasks that wait, in the next turn of the loop."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.changed.set()
+
+    def _wake_now(self) -> None:
+        """Resume the only task that waits inside this call if no task is running; else resume all in the next turn."""
+        waiters = self._waiters
+        if not waiters:
+            return
+        first = waiters[0]
+        if len(waiters) > 1 or first.done():
+            self.wake()
+            return
+        waiters.clear()
+        complete(first)
+
+    # ------------------------------------------------------------ what the machine wants
+
+    def due(self) -> None:
+        """Do what the machine wants in this turn: at once if nothing can follow in it."""
+        if not self.is_due and self.loop is not None:
+            self.is_due = True
+            self.loop.call_soon(self.drain)
+
+    def due_if_any(self, now: float) -> None:
+        """Do what the machine wants in this turn, if there is anything."""
+        if self.machine.dirty or self.machine.flow.wake_at <= now:
+            self.due()
+
+    def drain(self) -> None:
+        """Do what the machine wants."""
+        machine = self.machine
+        self.is_due = False
+        now = monotonic()
+        while True:
+            conns = tuple(machine.dirty)
+            machine.dirty.clear()
+            for conn in conns:
+                self._write(conn, now)
+            machine.settle(now)
+            if not machine.dirty:
+                break
+        if machine.actions:
+            actions = machine.actions[:]
+            machine.actions.clear()
+            for action in actions:
+                self._act(action, now)
+        if machine.wakes:
+            machine.wakes = False
+            self.wake()
+        elif self.is_watched:
+            self.changed.set()
+        if (wake_at := machine.wake_at) != self._timer_at:
+            self._plan(wake_at, now)
+
+    def _write(self, conn: Conn, now: float) -> None:
+        parts = [self.encoded(conn, command) for command in conn.commands]
+        conn.commands.clear()
+        if conn.finished:
+            parts.append(encode_fins(self.machine.written(conn, now, is_blocked=bool(self.clock.blocked_for(now)))))
+        if conn.handle is not None:
+            conn.handle.write_now(parts[0] if len(parts) == 1 else b"".join(parts))
+        if conn.source.on_answered is not None:
+            conn.source.on_answered()
+
+    def encoded(self, _: Conn, command: Command) -> bytes:
+        """Return the bytes of a command."""
+        if isinstance(command, Ready):
+            return encode_ready(command.number)
+        if isinstance(command, Touch):
+            return encode_touch(command.message_id)
+        if isinstance(command, FinishUnseen):
+            return encode_fin(command.message_id)
+        return encode_req(command.message_id, round(command.delay * 1000))
+
+    def _act(self, action: object, now: float) -> None:
+        if isinstance(action, Said):
+            log.log(logging.WARNING if action.is_warning else logging.DEBUG, "%s: %s", self.name, action.text)
+        elif isinstance(action, FinishedAgain):
+            copy = action.message
+            if (more := self._finished_again.take(now)) is not None:
+                log.info(
+                    "%r was handled before, but its FIN was without effect: finishing this copy unhandled%s", copy, more
+                )
+            self._observer.event(FinishedAgainEvent(**facts(copy)))
+            if observe.watched.is_any:
+                observe.finished(copy.topic, copy)
+        elif isinstance(action, HasFailed):
+            if not action.message.answered:
+                action.message.requeue()
+        elif isinstance(action, Flooded):
+            if (more := self._floods.take(now)) is not None:
+                log.warning("%s: closing the connection: %s%s", action.conn.handle.name, action.reason, more)
+            action.conn.handle.abort(action.reason)
+        elif isinstance(action, Paused):
+            self._paused(action, now)
+
+    def _paused(self, change: Paused, now: float) -> None:
+        if change.state != "ended":
+            for pause in self.on_pause:
+                pause()
+        if change.state is not None:
+            topic, _, channel = self.name.partition("/")
+            self._observer.event(
+                BackoffChanged(topic=topic, channel=channel, state=change.state, seconds=change.seconds)
+            )
+        if change.state == "paused" and (missed := self._pauses.take(now)) is not None:
+            self._is_pause_logged = True
+            log.warning(
+                "%s: handlers fail: asking for no messages for %.1f s, then for one as a test (%d in a row failed%s)",
+                self.name,
+                change.seconds,
+                change.level + 1,
+                f"; {missed} changes before were not logged" if missed else "",
+            )
+        elif change.state == "ended" and self._is_pause_logged:
+            self._is_pause_logged = False
+            log.info(
+                "%s: handlers work again, after %.1f s and %d failures: asking for messages as before",
+                self.name,
+                change.since,
+                change.failures,
+            )
+
+    def _plan(self, wake_at: float, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = wake_at
+        if wake_at != math.inf and self.loop is not None and not self.machine.is_closed:
+            self._timer = self.loop.call_later(max(wake_at - now, 0.0), self._tick)
+
+    def _tick(self, *, has_read: bool = False) -> None:
+        now = monotonic()
+        if now - self._timer_at > TICK and not has_read and self.loop is not None:
+            # The process stood still: what has arrived meanwhile comes first.
+            self._timer = self.loop.call_later(TO_READ, partial(self._tick, has_read=True))
+            return
+        now = max(now, self._timer_at)  # timers may fire a tick of the clock early
+        self._timer, self._timer_at = None, math.inf
+        self.machine.tick(now, is_awaited=self.is_awaited)
+        self.drain()
+
+    # ------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """Hand out no more messages, and ask for no more."""
+        self.ended()
+        self.machine.close()
+        self.due()
+
+    def ended(self) -> None:
+        """Record that no more messages are handed out; the consumer's own task may have died."""
+        self.is_open = False
+        self.is_watched = True
+        self.closing.set()
+        self.wake()
+
+    def end(self) -> None:
+        """Forget all messages: their answers come too late from now on."""
+        self.clock.stop()
+        self.machine.is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
