@@ -50,7 +50,7 @@ from nsq_ha.protocol.client import OK_RUNS
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls, Step
 from nsq_ha.protocol.identify import DEFAULTS
-from nsq_ha.protocol.refusals import FINAL, refused_option
+from nsq_ha.protocol.refusals import refused_option
 
 if TYPE_CHECKING:
     from nsq_ha.options.config import ClientConfig, Secret
@@ -101,7 +101,6 @@ class Connection:
 
     Attributes:
         name: A short id, unique in the process, and the nsqd's address; for log lines.
-        reads_no_more: Whether nsqd refused a publish so that it reads nothing that follows.
         lifetime: How long nsqd can write to the connection. None if there is no limit.
     """
 
@@ -111,7 +110,6 @@ class Connection:
         self.name: str = f"c{next(_numbers)} {node.address}"
         self.identity: Identity = Identity()
         self.is_open: bool = False
-        self.reads_no_more: bool = False
         self._is_logged = wire.is_on()
         self._has_asked = self._has_answers = self._has_refused = False
         self._is_left = self._is_counting = False
@@ -316,11 +314,6 @@ class Connection:
             stream.write_parts(data)
 
     @property
-    def connection(self) -> Connection:
-        """This one; a share of a connection has one below it."""
-        return self
-
-    @property
     def heartbeat_age(self) -> float:
         """Seconds since the last heartbeat, or since connecting."""
         return self._loop.time() - self._last_heartbeat
@@ -488,7 +481,6 @@ class Connection:
             else:
                 last = received.answers[-1]
                 self._has_refused = isinstance(last, ServerError)
-                self.reads_no_more = isinstance(last, ServerError) and last.code in FINAL
                 self._callbacks.answers(received.answers)
         if received.damaged:
             self._callbacks.damaged(received.damaged)

@@ -555,9 +555,8 @@ class Link(Generic[C]):
     def _retire(self, connection: C) -> None:
         """Keep the connection in use until what came over it is answered."""
         self.connection = None
-        own = connection.connection
-        if not self._role.retired(connection) or own is not connection:
-            connection.abort(ConnectionLostError("replaced"))  # if others share it, they leave it as soon
+        if not self._role.retired(connection):
+            connection.abort(ConnectionLostError("replaced"))
             return
 
         def over() -> None:
@@ -567,7 +566,7 @@ class Link(Generic[C]):
         def is_outstanding(now: float) -> bool:
             return self._role.is_outstanding(connection, now)
 
-        self._retired[connection] = Retired(own, is_outstanding=is_outstanding, on_end=over)
+        self._retired[connection] = Retired(connection, is_outstanding=is_outstanding, on_end=over)
 
     def _drop(self, reason: NsqError, *, unless: Node | None = None) -> list[C]:
         """Abort the retired connections, unless they are to a node that delivers nothing again; return them."""

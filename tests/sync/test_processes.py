@@ -319,12 +319,12 @@ def test_ctrl_c_ends_a_publish_and_cancels_it(programs: Programs) -> None:
             INTERRUPT
             + """
         with Producer(lookupd=lookupd, publish_timeout=3600.0, close_timeout=3600.0) as producer:
-            interrupt_when(lambda: producer._client._pending.futures())
+            interrupt_when(lambda: producer.stats().pending_bytes)
             try:
                 producer.publish(topic, b"0", partition=0)
             except KeyboardInterrupt:
                 print("interrupted")
-            until(lambda: not producer._client._pending.futures())
+            until(lambda: not producer.stats().pending_bytes)
         print("left")
     """
         )
