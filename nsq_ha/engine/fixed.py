@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.errors import NsqError, TopicNotExistError
+from nsq_ha.policy.plain_topology import explained
 from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
 
 if TYPE_CHECKING:
@@ -46,15 +46,4 @@ class FixedNodes:
         return Round((self._answer,), None)
 
 
-def explained(error: NsqError, topic: str) -> NsqError:
-    """Return the error to report if an nsqd given by the user sent ``error``.
-
-    Only a partitioned nsqd answers that a topic does not exist; others create it.
-    """
-    if not isinstance(error, TopicNotExistError):
-        return error
-    return TopicNotExistError(
-        error.code,
-        f"topic {topic!r} is not on this nsqd, which is one of a partitioned cluster: give lookupd= with the address of"
-        f" an nsqlookupd instead of nsqd=, and create the topic there if it does not exist (nsq-ha topic create)",
-    )
+__all__ = ["FixedNodes", "explained"]

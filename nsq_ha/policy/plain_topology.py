@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from nsq_ha.errors import NsqError, TopicNotExistError
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta, TopicView, merge
 
 FORGET_ROUNDS: Final = 120
@@ -153,3 +154,17 @@ def _assign(slots: Mapping[int, Slot], listed: Sequence[Node]) -> dict[int, Slot
     free = [number for number in range(len(assigned) + len(new)) if number not in assigned]
     assigned |= {number: Slot(node) for number, node in zip(free, new, strict=False)}
     return dict(sorted(assigned.items()))
+
+
+def explained(error: NsqError, topic: str) -> NsqError:
+    """Return the error to report if an nsqd given by the user sent ``error``.
+
+    Only a partitioned nsqd answers that a topic does not exist; others create it.
+    """
+    if not isinstance(error, TopicNotExistError):
+        return error
+    return TopicNotExistError(
+        error.code,
+        f"topic {topic!r} is not on this nsqd, which is one of a partitioned cluster: give lookupd= with the address of"
+        f" an nsqlookupd instead of nsqd=, and create the topic there if it does not exist (nsq-ha topic create)",
+    )

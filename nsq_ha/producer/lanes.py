@@ -18,11 +18,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from nsq_ha.engine.fixed import explained
 from nsq_ha.errors import ConfigError, ConnectionLostError, NsqError, ServerError
 from nsq_ha.message import Receipt
 from nsq_ha.options.config import ProducerConfig
 from nsq_ha.policy.liveness import STALLED_AFTER, stalled_at
+from nsq_ha.policy.plain_topology import explained
 from nsq_ha.policy.sharding import Key, hasher, partition_of
 from nsq_ha.producer.reasons import late, wrapped
 from nsq_ha.producer.state import (

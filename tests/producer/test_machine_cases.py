@@ -153,6 +153,34 @@ def test_a_batch_that_is_acknowledged_late_counts_as_its_messages() -> None:
     assert (counts.failed, counts.uncertain, counts.timed_out, counts.published) == (3, 3, 3, 3)
 
 
+def test_a_refusal_of_what_went_elsewhere_is_nobodys() -> None:
+    driven = Driven(*NODES[:2])
+    request = driven.publish()
+    home = request.lane
+    assert home is not None
+    before = home.conn
+    driven.wait(STALLED_AFTER + 0.01)
+    assert (request.lane is home, request.attempts) == (False, 2)
+    driven.answer(before, b"E_FAILED_ON_NOT_LEADER")
+    assert (request.is_over, request.attempts, home.refusals) == (False, 2, 0)
+    assert not home.ready
+    assert request.lane is not None
+    driven.ok(request.lane.conn)
+    assert request.receipts
+
+
+def test_what_a_lost_connection_did_not_answer_is_written_again_in_its_order() -> None:
+    driven = Driven(NODES[0])
+    requests = [driven.publish() for _ in range(3)]
+    first = driven.lane().conn
+    assert first is not None
+    driven.machine.closed(first, ConnectionLostError("lost"), driven.now)
+    later = driven.publish()
+    driven.wait(0.2)
+    assert driven.lane().conn is not first
+    assert driven.written[driven.attempts[-1]] == [*requests, later]
+
+
 def test_many_limits_end_in_time_and_not_all_at_once() -> None:
     driven = Driven(NODES[0])
     driven.opens = False
