@@ -334,8 +334,11 @@ class Answers:
         again = copy(message)
         again.answered = False
         conn = conn_of(message)
+        orphans = conn.partition.orphans
         if conn.messages.get(message.id) is message:
             conn.messages[message.id] = again
+        elif message.id in orphans and orphans[message.id][0] is message:
+            orphans[message.id] = again, orphans[message.id][1]
         return again
 
     def _reopened(self, message: Message, why: str) -> Message:
@@ -355,6 +358,8 @@ class Answers:
         elif conn_of(again).messages.get(again.id) is again:
             again.state = State.REQUEUED
             self.deferred[again] = _Deferred(now + _SOON, None)
+        else:
+            conn_of(again).partition.orphans.pop(again.id, None)
 
     def tick_deferred(self, now: float) -> None:
         """Look at the messages that wait for their REQ."""

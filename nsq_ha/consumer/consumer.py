@@ -403,7 +403,7 @@ class Consumer(SingleUseClient):
         """
         self._check_loop()
         checked = declared(ConsumerConfig)["max_in_flight"].check(count)
-        self._shell.machine.flow.set(checked, monotonic())
+        self._shell.machine.set_max_in_flight(checked, monotonic())
         self._shell.due()
 
     @property

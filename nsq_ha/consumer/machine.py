@@ -167,7 +167,8 @@ class ConsumerMachine(Answers):
 
     def _keep(self, conn: Conn, messages: list[Message], deadline: float, now: float) -> list[Message]:
         """Keep the messages of one read in flight; return those that are to be handed out."""
-        if conn.is_ordered or self.finished_before or conn.partition.orphans:
+        partition = conn.partition
+        if conn.is_ordered or self.finished_before or partition.orphans or partition.replaced:
             messages = self._unknown(conn, messages, deadline, now)
         held = conn.messages
         again: list[Message] = []
@@ -199,10 +200,14 @@ class ConsumerMachine(Answers):
         flow = self.flow
         flow.arrived(len(messages), len(messages[-1].body), now)
         self.queue.extend(messages)
-        if flow.max_in_flight and flow.in_flight > flow.max_in_flight:
-            self._is_over = self._is_gated = True
+        self._weigh()
         if self.pause.is_blocking:
             self._return_waiting(now)
+
+    def _weigh(self) -> None:
+        """Look whether more is in flight than may be with handlers and tasks at once."""
+        if 0 < self.flow.max_in_flight < self.flow.in_flight:
+            self._is_over = self._is_gated = True
 
     def _unknown(self, conn: Conn, messages: list[Message], deadline: float, now: float) -> list[Message]:
         """Return the messages without those that were finished before, or whose handlers still run."""
@@ -213,22 +218,41 @@ class ConsumerMachine(Answers):
             stamp = stamp_of(message)
             if conn.is_ordered and conn.fins.arrived(message.id, stamp, message.attempts, now):
                 self.remember(partition, message.id, stamp, now)
-            orphan = partition.orphans.get(message.id)
-            if orphan is not None and message.is_copy_of(orphan[0]):
-                del partition.orphans[message.id]
-                self._adopt(conn, *orphan, deadline)
-            elif self.finished_before.claim(partition.number, message.id, stamp, now):
+            if self._is_adopted(conn, message, deadline):
+                continue
+            if self.finished_before.claim(partition.number, message.id, stamp, now):
                 message.deadline = deadline
                 self.finish_again(conn, message)
             else:
                 unknown.append(message)
         return unknown
 
-    def _adopt(self, conn: Conn, orphan: Message, state: State, deadline: float) -> None:
-        """Let the answer to a message of a lost connection be the answer to its copy on this one."""
+    def _is_adopted(self, conn: Conn, message: Message, deadline: float) -> bool:
+        """Let the answer to a message of a lost connection, or of a replaced one, be the answer to its copy on this one.
+
+        Returns:
+            False if nobody has the message who certainly answers it.
+        """
+        partition = conn.partition
+        orphan, state = partition.orphans.get(message.id, (None, _HANDED_OUT))
+        if orphan is not None and message.is_copy_of(orphan):
+            del partition.orphans[message.id]
+        else:
+            others = [other for each in partition.replaced if (other := each.messages.get(message.id)) is not None]
+            orphan = next((each for each in others if each.is_copy_of(message) and self._is_held(each)), None)
+            if orphan is None:
+                return False
+            state = orphan.state
+            del conn_of(orphan).messages[orphan.id]
+            partition.counts.timed_out += 1
         orphan.source, orphan.state, orphan.deadline, orphan.arrived_at = conn.source, state, deadline, 0.0
         conn.messages[orphan.id] = orphan
         conn.adopted.add(orphan.id)
+        return True
+
+    def _is_held(self, message: Message) -> bool:
+        """Return whether a message certainly gets an answer."""
+        return message.state is State.GIVING_UP or (message.state is _HANDED_OUT and self.is_handled(message))
 
     def _takes_the_place(self, conn: Conn, message: Message, now: float) -> bool:
         """Record that nsqd uses an id again that is in flight here; return whether to queue the later delivery."""
@@ -310,7 +334,8 @@ class ConsumerMachine(Answers):
         if self._is_over:
             most = self.flow.max_in_flight
             self._is_over = 0 < most < self.flow.in_flight
-            if self._is_over and sum(now <= message.deadline for message in self.handed_out()) >= most:
+            held = (*self.handed_out(), *self.in_state(State.GIVING_UP))
+            if self._is_over and sum(now <= message.deadline for message in held) >= most:
                 return False
         rate = self.flow.rate
         if rate is not None and self.queue[0].state is _QUEUED:
@@ -383,6 +408,12 @@ class ConsumerMachine(Answers):
         )
 
     # ------------------------------------------------------------ settings
+
+    def set_max_in_flight(self, count: int, now: float) -> None:
+        """Change ``max_in_flight``; 0 pauses."""
+        self.flow.set(count, now)
+        self._weigh()
+        self.wakes = True
 
     def limit_rate(self, per_second: float | None, now: float) -> None:
         """Change ``max_rate``."""

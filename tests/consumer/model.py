@@ -1,0 +1,395 @@
+"""A model of servers, handlers and tasks around a consumer's machine: random schedules, and what must hold in all."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any, Final
+
+from nsq_ha.consumer.answers import CLOSED, FinishedAgain, HasFailed
+from nsq_ha.consumer.inflight import Conn, FinishUnseen, Partition, Ready, Requeue, Taker, Touch
+from nsq_ha.consumer.machine import ConsumerMachine, Flooded
+from nsq_ha.message import Message, State
+from nsq_ha.options.config import ConsumerConfig
+
+TIMEOUT: Final = 4.0
+
+
+class Server:
+    """One partition: its log, what is in flight where, and what is finished.
+
+    Attributes:
+        finished: Numbers of the messages whose FIN had an effect.
+        waiting: Numbers and attempts of those that are to be delivered.
+        in_flight: By number: the connection, when it was sent, attempts.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.finished: set[int] = set()
+        self.waiting: list[tuple[int, int]] = []
+        self.in_flight: dict[int, tuple[Conn, float, int]] = {}
+        self.last = 0
+
+    def id_of(self, number: int) -> bytes:
+        return (self.number << 50 | number).to_bytes(8, "big") + bytes(8)
+
+
+class World:
+    """A consumer's machine between servers, handlers and tasks, driven by chance.
+
+    Attributes:
+        now: The time.
+        handling: What handlers and tasks have, and who.
+        handled: Numbers of messages that were finished by the application.
+    """
+
+    def __init__(self, seed: int, *, ordered: bool = False, plain: bool = False, **options: Any) -> None:  # noqa: ANN401
+        self.chance = random.Random(seed)
+        self.now = 100.0
+        self.config = ConsumerConfig(lookupd=("http://a:1",), **{"max_in_flight": 4, **options})
+        self.machine = ConsumerMachine(self.config, self.chance.random, self.now)
+        self.ordered, self.plain = ordered, plain
+        self.servers = [Server(number) for number in range(2)]
+        self.parts = [Partition(number) for number in range(2)]
+        for part in self.parts:
+            self.machine.partitions[part.number] = part
+        self.handlers = Taker(is_handler=True)
+        self.tasks = [Taker(), Taker()]
+        self.handling: list[tuple[Message, Taker]] = []
+        self.handled: set[tuple[int, int]] = set()
+        self.finished_late: set[tuple[int, int]] = set()
+        self.allowed = 0
+        self.is_run = self.chance.random() < 0.6
+        if self.is_run:
+            self.machine.is_run = True
+            self.machine.flow.used_by(3, self.now)
+        for server in self.servers:
+            self.connect(server)
+        self.drain()
+
+    # ------------------------------------------------------------ the owner's part
+
+    def drain(self) -> None:
+        machine = self.machine
+        while True:
+            conns = tuple(machine.dirty)
+            machine.dirty.clear()
+            for conn in conns:
+                self.write(conn)
+            machine.settle(self.now)
+            if not machine.dirty:
+                break
+        machine.wakes = False
+        actions = machine.actions[:]
+        machine.actions.clear()
+        for action in actions:
+            if isinstance(action, HasFailed):
+                if not action.message.answered:
+                    action.message.answered = True
+                    machine.was_requeued(action.message, None, self.now)
+                    machine.requeue(action.message, None, self.now)
+                self.drain()
+            elif isinstance(action, FinishedAgain):
+                number = self.number_of(action.message)
+                assert number in self.handled, "finished unhandled, and nobody has handled it"
+            elif isinstance(action, Flooded):
+                self.lose(action.conn)
+        self.check()
+
+    def write(self, conn: Conn) -> None:
+        server = self.servers[conn.partition.number]
+        commands, conn.commands = conn.commands, []
+        assert conn.is_open, "written to what is lost"
+        for command in commands:
+            if isinstance(command, Ready):
+                assert conn.is_reading
+                assert 0 <= command.number <= conn.max_ready
+                continue
+            number = int.from_bytes(command.message_id[:8], "big") & 0xFFFF
+            held = server.in_flight.get(number)
+            if held is None or held[0] is not conn:
+                continue  # refused
+            if isinstance(command, Touch):
+                server.in_flight[number] = conn, self.now, held[2]
+            elif isinstance(command, Requeue):
+                del server.in_flight[number]
+                server.waiting.append((number, held[2] + 1))
+            elif isinstance(command, FinishUnseen):
+                del server.in_flight[number]
+        if not conn.finished:
+            return
+        for message_id in self.machine.written(conn, self.now):
+            number = int.from_bytes(message_id[:8], "big") & 0xFFFF
+            assert (server.number, number) in self.handled, "FIN for what nobody has handled"
+            held = server.in_flight.get(number)
+            if held is not None and held[0] is conn:
+                del server.in_flight[number]
+                server.finished.add(number)
+            elif number not in server.finished:
+                self.finished_late.add((server.number, number))
+                self.machine.fin_refused(conn, message_id, self.now)
+
+    @staticmethod
+    def number_of(message: Message) -> tuple[int, int]:
+        return message.partition, int.from_bytes(message.id[:8], "big") & 0xFFFF
+
+    def check(self) -> None:
+        machine, most = self.machine, self.machine.flow.max_in_flight
+        held = [message for message, _ in self.handling]
+        alive = [m for m in held if m.state in {State.HANDED_OUT, State.GIVING_UP} and self.now <= m.deadline]
+        self.allowed = max(most, min(self.allowed, len(alive)))  # what was lowered counts when it is answered
+        assert len(alive) <= self.allowed, "more with the application than max_in_flight"
+        by_handlers = [self.number_of(m) for m, taker in self.handling if taker.is_handler]
+        assert len(by_handlers) == len(set(by_handlers)), "two handlers have one message"
+        queued = [m for m in machine.queue if m.state is State.QUEUED]
+        assert len({id(m) for m in queued}) == len(queued)
+        for conn in machine.conns:
+            for message_id, message in conn.messages.items():
+                assert message.id == message_id
+                assert message.source.conn is conn  # type: ignore[attr-defined]
+                assert message.state not in {State.FINISHED, State.ORPHANED}
+                if message.state is State.QUEUED:
+                    assert any(m is message for m in machine.queue), "queued, and in no queue"
+            assert conn.ready == 0 or conn.is_reading
+        for message in queued:
+            conn = message.source.conn  # type: ignore[attr-defined]
+            assert conn.messages.get(message.id) is message, "in the queue, and not in flight"
+        for part in self.parts:
+            counts = part.counts.fields(part.in_flight)
+            assert all(count >= 0 for count in counts.values()), counts
+
+    # ------------------------------------------------------------ the servers
+
+    def connect(self, server: Server) -> None:
+        part = self.parts[server.number]
+        conn = Conn(part, is_ordered=self.ordered, is_returned_at_end=not self.plain)
+        conn.opened(self.now, msg_timeout=TIMEOUT, max_msg_timeout=20.0, max_ready=2500)
+        conn.source = SimpleNamespace(
+            conn=conn, topic="t", channel="c", partition=server.number, nsqd="n:1", msg_timeout=TIMEOUT
+        )
+        self.machine.opened(conn, self.now)
+
+    def lose(self, conn: Conn) -> None:
+        """End a connection: the partitioned server delivers its messages again at once."""
+        server = self.servers[conn.partition.number]
+        if not conn.is_open:
+            return
+        self.machine.lost(conn, self.now)
+        for number, (of, _, attempts) in list(server.in_flight.items()):
+            if of is conn:
+                del server.in_flight[number]
+                server.waiting.append((number, attempts))
+
+    def step_loses(self) -> None:
+        conns = self.machine.conns
+        if conns:
+            conn = self.chance.choice(conns)
+            self.lose(conn)
+            if conn.partition.conn is None and not self.machine.is_closing:
+                self.connect(self.servers[conn.partition.number])
+
+    def step_moves(self) -> None:
+        """Replace a connection; the earlier one is kept for answers."""
+        part = self.chance.choice(self.parts)
+        if part.conn is not None and not self.machine.is_closing:
+            self.machine.replaced(part.conn)
+            self.connect(self.servers[part.number])
+
+    def step_publishes(self) -> None:
+        server = self.chance.choice(self.servers)
+        server.last += 1
+        server.waiting.append((server.last, 1))
+
+    def step_delivers(self) -> None:
+        server = self.chance.choice(self.servers)
+        conn = self.parts[server.number].conn
+        if conn is None:
+            return
+        mine = sum(of is conn for of, _, _ in server.in_flight.values())
+        count = min(self.chance.randint(1, 3), max(conn.ready - mine, 0), len(server.waiting))
+        messages = []
+        for _ in range(count):
+            number, attempts = server.waiting.pop(0)
+            server.in_flight[number] = conn, self.now, attempts
+            messages.append(Message(server.id_of(number), b"x" * 10, attempts, number, conn.source))
+        if messages:
+            self.machine.arrived(conn, messages, self.now, self.now)
+
+    def expire(self) -> None:
+        """Let the servers take back what has timed out."""
+        for server in self.servers:
+            for number, (_, sent_at, attempts) in list(server.in_flight.items()):
+                if self.now - sent_at > TIMEOUT:
+                    del server.in_flight[number]
+                    server.waiting.append((number, attempts + 1))
+        for part in self.parts:
+            for conn in part.replaced[:]:
+                if all(self.now > message.deadline for message in conn.messages.values()):
+                    self.lose(conn)  # as the link does: nothing is outstanding
+
+    def step_time(self) -> None:
+        end = self.now + self.chance.choice((0.01, 0.1, 0.3, 1.0, 2.5))
+        for _ in range(1000):
+            wake_at = self.machine.wake_at
+            if wake_at > end:
+                break
+            self.now = max(self.now, wake_at)
+            self.expire()
+            self.machine.tick(self.now, is_awaited=True)
+            self.drain()
+        else:
+            raise AssertionError(f"it ticks without end: {self.now} {self.machine.wake_at}")
+        self.now = end
+        self.expire()
+
+    # ------------------------------------------------------------ the application
+
+    def step_takes(self) -> None:
+        if self.is_run and sum(taker.is_handler for _, taker in self.handling) >= 3:
+            return
+        taker = self.handlers if self.is_run else self.chance.choice(self.tasks)
+        if taker.is_over:
+            return
+        message = self.machine.take(taker, self.now)
+        if message is None:
+            if not self.machine.queue:
+                self.machine.flow.emptied(self.now)
+            return
+        assert message.state is State.HANDED_OUT
+        assert self.now <= message.deadline, "handed out after its time"
+        assert message.source.conn.is_open, "handed out without a connection"  # type: ignore[attr-defined]
+        assert not self.machine.is_closing
+        number = self.number_of(message)
+        if message.source.conn.fins and number in self.handled and self.is_run:  # type: ignore[attr-defined]
+            raise AssertionError(f"{number} is handled again though it was finished")
+        self.handling.append((message, taker))
+
+    def one(self) -> tuple[Message, Taker] | None:
+        if not self.handling:
+            return None
+        return self.handling.pop(self.chance.randrange(len(self.handling)))
+
+    def step_finishes(self) -> None:
+        if (found := self.one()) is None or found[0].answered:
+            return
+        message = found[0]
+        message.answered = True
+        self.handled.add(self.number_of(message))
+        if message.state is State.ORPHANED:
+            self.machine.finish_orphan(message, self.now)
+        else:
+            self.machine.finish(message.source.conn, message)  # type: ignore[attr-defined]
+
+    def step_fails(self) -> None:
+        if (found := self.one()) is None or found[0].answered:
+            return
+        message, delay = found[0], self.chance.choice((None, None, 0.0, 0.5))
+        message.answered = True
+        self.machine.was_requeued(message, delay, self.now)
+        self.machine.requeue(message, delay, self.now)
+
+    def step_gives_up(self) -> None:
+        if (found := self.one()) is None or found[0].answered:
+            return
+        message = found[0]
+        self.machine.begin_give_up(message, self.now)
+        assert self.machine.is_given_up(message) or message.state is State.ORPHANED
+        self.handling.append(found)
+
+    def step_is_cancelled(self) -> None:
+        if (found := self.one()) is None:
+            return
+        if self.chance.random() < 0.5 or found[0].answered:
+            self.machine.take_back(found[0], "its handler was cancelled", self.now)
+        else:
+            self.machine.interrupted(found[0], self.now)
+
+    def step_touches(self) -> None:
+        if self.handling and not (message := self.chance.choice(self.handling)[0]).answered:
+            self.machine.touch(message, self.now)
+
+    def step_pauses(self) -> None:
+        self.machine.set_max_in_flight(self.chance.choice((1, 2, 4, 8)), self.now)
+
+    def step_rates(self) -> None:
+        if self.config.max_rate is not None:
+            self.machine.limit_rate(self.chance.choice((None, 2.0, 50.0)), self.now)
+
+    def step_leaves(self) -> None:
+        """Let a task end, with what it has."""
+        if not self.is_run and self.chance.random() < 0.1:
+            gone = self.chance.choice(self.tasks)
+            gone.is_over, gone.has_failed = True, self.chance.random() < 0.5
+            for message, taker in self.handling:
+                if taker is gone and self.machine.is_given_up(message):
+                    self.machine.take_back(message, "giving it up was cancelled", self.now)
+            self.handling = [(m, t) for m, t in self.handling if t is not gone]
+            self.tasks = [t if t is not gone else Taker() for t in self.tasks]
+
+    STEPS: Final = (
+        *(("publishes",) * 4),
+        *(("delivers",) * 5),
+        *(("takes",) * 5),
+        *(("finishes",) * 4),
+        *(("time",) * 3),
+        "fails",
+        "gives_up",
+        "is_cancelled",
+        "touches",
+        "loses",
+        "moves",
+        "pauses",
+        "rates",
+        "leaves",
+    )
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            getattr(self, f"step_{self.chance.choice(self.STEPS)}")()
+            self.drain()
+
+    def close(self) -> None:
+        """Close as the shell does, and check that nothing is left with the consumer."""
+        machine = self.machine
+        machine.close()
+        self.drain()
+        assert machine.take(self.handlers, self.now) is None
+        machine.return_failed(self.now)
+        left, queued = machine.returned(), machine.in_state(State.QUEUED)
+        waits = machine.unanswered > len(left) + len(queued)
+        for message in (*left, *queued):
+            machine.hand_back(message, self.now, waits=waits)
+        self.drain()
+        while self.handling:
+            self.chance.choice((self.step_finishes, self.step_is_cancelled))()
+            self.drain()
+            for message in machine.returned():
+                machine.return_at_close(message, self.now)
+            machine.return_failed(self.now)
+            self.drain()
+        left_over = {m.returned or m.state for c in machine.conns for m in c.messages.values() if not m.answered}
+        assert left_over <= {CLOSED, State.HANDED_OUT, State.GIVING_UP}, left_over
+        for conn in machine.conns:
+            machine.cut_off(conn, self.now)
+            machine.reject(conn)
+        self.drain()
+        for conn in machine.conns:
+            self.lose(conn)
+        self.drain()
+        assert not machine.conns
+        assert not [m for m in machine.queue if m.state is State.QUEUED]
+
+    def works_off(self) -> None:
+        """Stop all faults: everything must be finished in the end."""
+        for message, _ in self.handling[:]:
+            if message.answered:
+                self.handling = [(m, t) for m, t in self.handling if m is not message]
+        self.machine.set_max_in_flight(4, self.now)
+        for _ in range(3000):
+            if all(len(server.finished) == server.last for server in self.servers):
+                return
+            for name in ("delivers", "takes", "finishes", "delivers", "takes", "finishes", "time"):
+                getattr(self, f"step_{name}")()
+                self.drain()
+        raise AssertionError(f"not all is finished: {[(s.finished, s.waiting, s.in_flight) for s in self.servers]}")

@@ -1,0 +1,28 @@
+"""The consumer's machine alone: random schedules against a model of servers, handlers and tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nsq_ha import Backoff
+from tests.consumer.model import World
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {"plain": True},
+    "partitioned": {},
+    "ordered": {"ordered": True},
+    "rate": {"max_rate": 20.0},
+    "touched": {"auto_touch": True},
+    "no pause": {"handler_backoff": None},
+    "attempts count": {"max_attempts": 5, "handler_backoff": Backoff(0.5, 2.0)},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_random_schedules(kind: dict[str, Any]) -> None:
+    for seed in range(60):
+        world = World(seed, **kind)
+        world.run(120)
+        world.works_off() if seed % 2 else world.close()
