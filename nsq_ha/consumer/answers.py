@@ -6,13 +6,11 @@ Part of the pure machine (``consumer.machine``), which adds arrival and handing 
 from __future__ import annotations
 
 import math
-from copy import copy
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsq_ha.consumer.inflight import UNANSWERED, Conn, Partition, Requeue, Taker, Touch, conn_of, stamp_of
 from nsq_ha.message import State
 from nsq_ha.policy.redelivery import Finished, OrderedRequeue, requeue_delay
-from nsq_ha.policy.touching import LONGEST_SHARE, gap, interval
 
 if TYPE_CHECKING:
     from collections import deque
@@ -22,12 +20,6 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.redelivery import Stamp
-
-CLOSED: Final = "the consumer was closed before it was answered"
-"""Why the close returned a message."""
-
-_SOON: Final = 0.25
-"""Seconds after a cancellation within which a close means that it was a shutdown; less than any requeue delay."""
 
 
 class Said(NamedTuple):
@@ -49,7 +41,7 @@ class HasFailed(NamedTuple):
     message: Message
 
 
-class _Deferred:
+class Deferred:
     """A requeued message that waits here for its REQ."""
 
     __slots__ = ("policy", "until")
@@ -68,6 +60,7 @@ class Answers:
         pause: Pauses after failures.
 
     Attributes:
+        config: The consumer's options.
         partitions: What is read, by number.
         queue: The messages that wait, the oldest first; some may be stale until :meth:`settle`.
         pause: Pauses after failures.
@@ -91,7 +84,7 @@ class Answers:
         self.queue: deque[Message] = queue
         self.pause: Pause = pause
         self.finished_before: Finished = Finished()
-        self.deferred: dict[Message, _Deferred] = {}
+        self.deferred: dict[Message, Deferred] = {}
         self.dirty: dict[Conn, None] = {}
         self.actions: list[NamedTuple] = []
         self.wakes: bool = False
@@ -101,10 +94,8 @@ class Answers:
         self.touch_at: float = math.inf
         self.is_closing: bool = False
         self.is_closed: bool = False
-        self._config = config
+        self.config: ConsumerConfig = config
         self._warned: frozenset[str] = frozenset()
-        self._over: set[int] = set()  # by id(): messages that nsqd keeps no longer
-        self._touched: float | None = None if config.auto_touch is True else float(config.auto_touch)
 
     # ------------------------------------------------------------ who has what
 
@@ -146,6 +137,35 @@ class Answers:
     def expanded_bytes(self) -> int:
         """Return the bytes of bodies that were compressed, and are being worked on."""
         return sum(len(message.body) for message in self.handed_out() if message.compressed)
+
+    # ------------------------------------------------------------ failures
+
+    def failed(self, message: Message, now: float) -> None:
+        """Record that the handler of a message failed."""
+        self.pause_changed(self.pause.failed(message, now), now)
+
+    def was_requeued(self, message: Message, delay: float | None, now: float) -> None:
+        """Record a requeue by the application; without a delay the handler failed."""
+        if self.is_given_up(message):  # on_give_up requeues it, or failed
+            self.forget_test(message, now)
+        elif delay is None:
+            self.failed(message, now)
+        else:
+            self.pause_changed(self.pause.deferred(message, now), now)
+
+    def forget_test(self, message: Message, now: float) -> None:
+        """Record that no outcome of a message is to be expected."""
+        self.pause_changed(self.pause.lost(message, now), now)
+
+    def begin_give_up(self, message: Message, now: float) -> None:
+        """Record that a message is being given up."""
+        if message.state is State.HANDED_OUT:
+            message.state = State.GIVING_UP
+        self.forget_test(message, now)
+
+    def is_handled(self, message: Message) -> bool:
+        """Return whether a handler has a message."""
+        return taker_of(message).is_handler
 
     # ------------------------------------------------------------ answers
 
@@ -210,7 +230,7 @@ class Answers:
         partition = conn_of(message).partition
         again = self._current(message)
         if again is not None:
-            self._was_late(message, conn_of(again), now)
+            self.was_late(message, conn_of(again), now)
             self.has_stale = again.answered = True
             self.finish(conn_of(again), again)
         else:
@@ -245,19 +265,19 @@ class Answers:
             conn_of(message).partition.orphans.pop(message.id, None)
             return False
         conn = conn_of(again)
-        self._was_late(message, conn, now)
+        self.was_late(message, conn, now)
         if again.state is State.QUEUED:
             self.has_stale = True
         again.answered = True
         given = delay
         if delay is None:
-            delay = requeue_delay(self._config, message.attempts, is_ordered=conn.is_ordered)
+            delay = requeue_delay(self.config, message.attempts, is_ordered=conn.is_ordered)
         again.state = State.REQUEUED
         if conn.is_ordered and delay > 0:
             policy = OrderedRequeue(
                 now, delay, conn.arrived_at, msg_timeout=conn.msg_timeout, max_msg_timeout=conn.max_msg_timeout
             )
-            self.deferred[again] = _Deferred(now, policy)
+            self.deferred[again] = Deferred(now, policy)
             self.tick_deferred(now)
         else:
             self._write_requeue(again, delay, given)
@@ -293,74 +313,6 @@ class Answers:
         if not self.is_closing:
             self.finished_before.remember(partition.number, message_id, stamp, now)
 
-    # ------------------------------------------------------------ messages that have not failed
-
-    def give_back(self, message: Message, why: str, now: float) -> None:
-        """Requeue an unanswered message that has not failed, without delay.
-
-        Args:
-            message: The message.
-            why: Completes "the message was given back because ...", for an answer that comes later.
-            now: The time.
-        """
-        self._was_late(message, conn_of(message), now)
-        self.pause_changed(self.pause.lost(message, now), now)
-        give_back(self, message, why)
-
-    def take_back(self, message: Message, why: str, now: float) -> None:
-        """Take back a handed-out message that has not failed, and hand it out again without counting an attempt.
-
-        Args:
-            message: The message. Nothing happens if it is answered.
-            why: Completes "the message was given back because ...", for an answer that comes later.
-            now: The time.
-        """
-        if message.answered:
-            return
-        conn = conn_of(message)
-        if message.state is State.ORPHANED or not conn.is_open or (now > message.deadline and not self.is_closing):
-            self.give_back(message, why, now)
-        elif self.is_closing:
-            self.return_at_close(self._reopened(message, why), now)
-        else:
-            again = self._reopened(message, why)
-            again.state = State.QUEUED
-            self.queue.appendleft(again)
-            self.pause_changed(self.pause.lost(message, now), now)
-            self.wakes = True
-
-    def reopened(self, message: Message) -> Message:
-        """Return an unanswered copy that takes the place of a message, for its answer later on."""
-        again = copy(message)
-        again.answered = False
-        conn = conn_of(message)
-        orphans = conn.partition.orphans
-        if conn.messages.get(message.id) is message:
-            conn.messages[message.id] = again
-        elif message.id in orphans and orphans[message.id][0] is message:
-            orphans[message.id] = again, orphans[message.id][1]
-        return again
-
-    def _reopened(self, message: Message, why: str) -> Message:
-        """Return the same; late answers to the message itself have no effect."""
-        again = self.reopened(message)
-        message.answered, message.returned, message.state = True, why, State.ORPHANED
-        return again
-
-    def interrupted(self, message: Message, now: float) -> None:
-        """Take back a message whose ``async with`` block was cancelled.
-
-        If the consumer closes soon after, this was a shutdown and no failure. If not, it was a timeout or the like.
-        """
-        again = self._reopened(message, "the block around it was cancelled")
-        if self.is_closing:
-            self.return_at_close(again, now)
-        elif conn_of(again).messages.get(again.id) is again:
-            again.state = State.REQUEUED
-            self.deferred[again] = _Deferred(now + _SOON, None)
-        else:
-            conn_of(again).partition.orphans.pop(again.id, None)
-
     def tick_deferred(self, now: float) -> None:
         """Look at the messages that wait for their REQ."""
         for message, waits in tuple(self.deferred.items()):
@@ -379,114 +331,10 @@ class Answers:
                 waits.until = look.again_at
                 self.touch(message, now)
 
-    # ------------------------------------------------------------ touching
-
-    def touch_gap(self, timeout: float) -> float:
-        """Return the seconds between two looks at what is being worked on; infinite without the option."""
-        return gap(self._touched, timeout) if self.touches else math.inf
-
-    def touch_if_old(self, message: Message, now: float) -> None:
-        """Touch a message that is handed out if it has waited for so long that the next look may be too late."""
-        conn = conn_of(message)
-        if now + self.touch_gap(conn.msg_timeout) > conn.arrival_of(message) + conn.msg_timeout * LONGEST_SHARE:
-            self.touch(message, now)
-
-    def tick_touches(self, now: float) -> None:
-        """Touch what is being worked on, as far as nsqd keeps it."""
-        due_at, self.touch_at = self.touch_at, now + self.touch_gap(self.flow.msg_timeout)
-        over: set[int] = set()
-        for message in self.handed_out():
-            conn = conn_of(message)
-            timeout, since = conn.msg_timeout, conn.arrival_of(message)
-            ends_at, touched_at = since + conn.max_msg_timeout, message.deadline - (conn.deadline_from(0.0))
-            if now >= ends_at:
-                over.add(id(message))
-                if id(message) not in self._over:
-                    self._warn_of_the_end(message, conn.max_msg_timeout)
-            elif touched_at + timeout < ends_at and due_at + interval(
-                self._touched, timeout
-            ) / 2 > touched_at + interval(self._touched, timeout):
-                self.touch(message, now)
-        self._over = over
-
-    def _warn_of_the_end(self, message: Message, most: float) -> None:
-        text = (
-            f"handling {message!r} takes longer than {most:g} s, for which nsqd keeps a touched message at most"
-            f" (-max-msg-timeout): it delivers the message again. Split the work, or finish the message before it"
-        )
-        self.actions.append(Said(is_warning="over" not in self._warned, text=text))
-        self._warned |= {"over"}
-
-    # ------------------------------------------------------------ closing
-
-    def close(self) -> None:
-        """Hand out nothing more, and ask for no more."""
-        self.is_closing = True
-        self.pause.close()
-        self.flow.stop()
-        for message, waits in tuple(self.deferred.items()):
-            if waits.policy is None:  # its block was cancelled just now: this is a shutdown
-                del self.deferred[message]
-                message.state = State.HANDED_OUT
-                taker = message.taker = Taker()
-                taker.is_over = True
-        self.wakes = True
-
-    def returned(self) -> list[Message]:
-        """Return the messages of tasks that leave or have ended, without those that an exception ended."""
-        return [each for each in self.in_state(State.HANDED_OUT) if _is_left(taker_of(each), has_failed=False)]
-
-    def return_failed(self, now: float) -> None:
-        """Requeue the messages of tasks that an exception has ended."""
-        for message in self.in_state(State.HANDED_OUT):
-            if _is_left(taker_of(message), has_failed=True):
-                self.give_back(message, CLOSED, now)
-
-    def hand_back(self, message: Message, now: float, *, waits: bool) -> None:
-        """Return a message of a closing consumer that nobody will answer.
-
-        On the partitioned server, the end of the connection returns messages without counting an attempt. If the close
-        waits for answers, they are requeued now, so that other consumers need not wait. Not on an ordered channel: that
-        would lose the order. A plain nsqd returns nothing at that end.
-        """
-        conn = conn_of(message)
-        if conn.is_returned_at_end and (not waits or conn.is_ordered):
-            self.leave_to_end(message)
-        elif message.state is State.QUEUED:
-            self.give_back(message, CLOSED, now)
-        else:
-            self.return_at_close(message, now)
-
-    def return_at_close(self, message: Message, now: float) -> None:
-        """Return a message to nsqd, without counting an attempt if attempts matter.
-
-        After a requeue nsqd redelivers it immediately and counts an attempt. The end of the connection, which comes
-        within ``close_timeout``, counts none. A plain nsqd counts every delivery, and returns nothing at that end.
-        """
-        if self._config.max_attempts is not None and conn_of(message).is_returned_at_end:
-            self.leave_to_end(message)
-        else:
-            self.give_back(message, CLOSED, now)
-
-    def leave_to_end(self, message: Message) -> None:
-        """Leave a message unanswered: nsqd requeues it when the connection ends, and counts no attempt."""
-        conn = conn_of(message)
-        self.has_stale |= message.state is State.QUEUED
-        if conn.messages.get(message.id) is message:
-            del conn.messages[message.id]
-            conn.partition.counts.returned += 1
-        message.answered, message.returned, message.state = True, CLOSED, State.REQUEUED
-        self.has_freed = True
-
-    def cut_off(self, conn: Conn, now: float) -> None:
-        """Requeue all that is unanswered on a connection that is about to end."""
-        for message in tuple(conn.messages.values()):
-            if not message.answered:
-                self.give_back(message, CLOSED, now)
-
     # ------------------------------------------------------------ warnings
 
-    def _was_late(self, message: Message, conn: Conn, now: float) -> None:
+    def was_late(self, message: Message, conn: Conn, now: float) -> None:
+        """Warn if a message is answered after its time because its handling took long."""
         if now > message.deadline and now - message.taken_at > conn.msg_timeout and message.taken_at:
             self.warn_of_long_work(conn.msg_timeout)
 
@@ -517,10 +365,6 @@ def taker_of(message: Message) -> Taker:
     """Return who got a message that is handed out."""
     taker: Taker = message.taker  # type: ignore[assignment]  # nothing else is the taker of one
     return taker
-
-
-def _is_left(taker: Taker, *, has_failed: bool) -> bool:
-    return taker.is_over and taker.has_failed is has_failed
 
 
 def give_back(answers: Answers, message: Message, why: str) -> None:

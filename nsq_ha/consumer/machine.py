@@ -29,10 +29,11 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.consumer.answers import Answers, give_back, taker_of
+from nsq_ha.consumer.answers import give_back
 from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.inflight import Requeue, conn_of, stamp_of
 from nsq_ha.consumer.pause import WHY, Pause
+from nsq_ha.consumer.returns import Returns
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message, State
 from nsq_ha.policy.ready import LOOK_INTERVAL
@@ -40,7 +41,7 @@ from nsq_ha.policy.ready import LOOK_INTERVAL
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.consumer.inflight import Conn, Partition, Taker
+    from nsq_ha.consumer.inflight import Conn, Taker
     from nsq_ha.options.config import ConsumerConfig
 
 _QUEUED: Final = State.QUEUED
@@ -54,7 +55,7 @@ class Flooded(NamedTuple):
     reason: RemoteProtocolError
 
 
-class ConsumerMachine(Answers):
+class ConsumerMachine(Returns):
     """The messages of one consumer.
 
     Args:
@@ -79,60 +80,6 @@ class ConsumerMachine(Answers):
         self._expire_at = self._looked_at = -math.inf
         self._turn_at, self._turn_since = math.inf, 0.0
         self._gate()
-
-    # ------------------------------------------------------------ connections
-
-    def opened(self, conn: Conn, now: float) -> None:
-        """Read from a connection from now on."""
-        conn.is_reading = True
-        conn.partition.conn = conn
-        self.touch_at = min(self.touch_at, now + self.touch_gap(conn.msg_timeout))
-        self.flow.joined(now)
-
-    def replaced(self, conn: Conn) -> None:
-        """Keep the connection in use for answers only."""
-        conn.ready, conn.is_reading = 0, False
-        conn.partition.conn = None
-        conn.partition.replaced.append(conn)
-
-    def reject(self, conn: Conn) -> None:
-        """Requeue what still arrives, since the connection is about to end."""
-        conn.ready, conn.is_reading, conn.is_rejecting = 0, False, True
-
-    def lost(self, conn: Conn, now: float) -> None:
-        """Drop all answers over a connection: the server delivers its messages again."""
-        partition = conn.partition
-        if partition.conn is conn:
-            partition.conn = None
-        elif conn in partition.replaced:
-            partition.replaced.remove(conn)
-        if not conn.is_open:
-            return
-        conn.is_open = conn.is_reading = False
-        for message in conn.messages.values():
-            self._orphan(message, partition)
-        for message_id, stamp in (*conn.fins.lost(now), *conn.finished.items()):
-            self.remember(partition, message_id, stamp, now)
-        partition.counts.returned += len(conn.messages)
-        for ended in (conn.messages, conn.commands, conn.finished, conn.recorded, conn.adopted):
-            ended.clear()
-        conn.no_repeat()
-        self.has_stale = True
-        self.pause_changed(self.pause.left(now), now)
-        self.flow.left(now)
-
-    def _orphan(self, message: Message, partition: Partition) -> None:
-        state, message.state = message.state, State.ORPHANED
-        if state is State.REQUEUED:
-            self.deferred.pop(message, None)
-        elif state is State.GIVING_UP or (state is _HANDED_OUT and self.is_handled(message)):
-            partition.orphans[message.id] = message, state
-
-    def fin_refused(self, conn: Conn, message_id: bytes, now: float) -> None:
-        """Record that nsqd refused a FIN."""
-        stamp = conn.fins.refused(message_id)
-        if stamp is not None:
-            self.remember(conn.partition, message_id, stamp, now)
 
     # ------------------------------------------------------------ arrival
 
@@ -228,7 +175,7 @@ class ConsumerMachine(Answers):
         return unknown
 
     def _is_adopted(self, conn: Conn, message: Message, deadline: float) -> bool:
-        """Let the answer to a message of a lost connection, or of a replaced one, be the answer to its copy on this one.
+        """Let the answer to a message of a lost or replaced connection be the answer to its copy on this one.
 
         Returns:
             False if nobody has the message who certainly answers it.
@@ -354,33 +301,6 @@ class ConsumerMachine(Answers):
             self.flow.share(now)
         if self.touches:
             self.touch_if_old(message, now)
-
-    def failed(self, message: Message, now: float) -> None:
-        """Record that the handler of a message failed."""
-        self.pause_changed(self.pause.failed(message, now), now)
-
-    def was_requeued(self, message: Message, delay: float | None, now: float) -> None:
-        """Record a requeue by the application; without a delay the handler failed."""
-        if self.is_given_up(message):  # on_give_up requeues it, or failed
-            self.forget_test(message, now)
-        elif delay is None:
-            self.failed(message, now)
-        else:
-            self.pause_changed(self.pause.deferred(message, now), now)
-
-    def forget_test(self, message: Message, now: float) -> None:
-        """Record that no outcome of a message is to be expected."""
-        self.pause_changed(self.pause.lost(message, now), now)
-
-    def begin_give_up(self, message: Message, now: float) -> None:
-        """Record that a message is being given up."""
-        if message.state is _HANDED_OUT:
-            message.state = State.GIVING_UP
-        self.forget_test(message, now)
-
-    def is_handled(self, message: Message) -> bool:
-        """Return whether a handler has a message."""
-        return taker_of(message).is_handler
 
     def close(self) -> None:
         """Hand out nothing more, and ask for no more."""

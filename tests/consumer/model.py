@@ -6,9 +6,10 @@ import random
 from types import SimpleNamespace
 from typing import Any, Final
 
-from nsq_ha.consumer.answers import CLOSED, FinishedAgain, HasFailed
+from nsq_ha.consumer.answers import FinishedAgain, HasFailed
 from nsq_ha.consumer.inflight import Conn, FinishUnseen, Partition, Ready, Requeue, Taker, Touch
 from nsq_ha.consumer.machine import ConsumerMachine, Flooded
+from nsq_ha.consumer.returns import CLOSED
 from nsq_ha.message import Message, State
 from nsq_ha.options.config import ConsumerConfig
 
@@ -105,20 +106,25 @@ class World:
             if isinstance(command, Ready):
                 assert conn.is_reading
                 assert 0 <= command.number <= conn.max_ready
-                continue
-            number = int.from_bytes(command.message_id[:8], "big") & 0xFFFF
-            held = server.in_flight.get(number)
-            if held is None or held[0] is not conn:
-                continue  # refused
-            if isinstance(command, Touch):
-                server.in_flight[number] = conn, self.now, held[2]
-            elif isinstance(command, Requeue):
-                del server.in_flight[number]
-                server.waiting.append((number, held[2] + 1))
-            elif isinstance(command, FinishUnseen):
-                del server.in_flight[number]
-        if not conn.finished:
-            return
+            else:
+                self.answer(conn, server, command)
+        if conn.finished:
+            self.finish(conn, server)
+
+    def answer(self, conn: Conn, server: Server, command: Requeue | Touch | FinishUnseen) -> None:
+        number = int.from_bytes(command.message_id[:8], "big") & 0xFFFF
+        held = server.in_flight.get(number)
+        if held is None or held[0] is not conn:
+            return  # refused
+        if isinstance(command, Touch):
+            server.in_flight[number] = conn, self.now, held[2]
+        elif isinstance(command, Requeue):
+            del server.in_flight[number]
+            server.waiting.append((number, held[2] + 1))
+        else:
+            del server.in_flight[number]
+
+    def finish(self, conn: Conn, server: Server) -> None:
         for message_id in self.machine.written(conn, self.now):
             number = int.from_bytes(message_id[:8], "big") & 0xFFFF
             assert (server.number, number) in self.handled, "FIN for what nobody has handled"
