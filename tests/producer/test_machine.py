@@ -1,5 +1,6 @@
 """The producer's machine against a model of servers, by random schedules: nothing is lost, out of order or untrue."""
 
+import math
 import os
 import random
 from typing import Any
@@ -18,10 +19,12 @@ from nsq_ha.errors import (
     server_error,
 )
 from nsq_ha.message import Receipt
+from nsq_ha.policy.liveness import DOUBTED_AFTER, OVERDUE_AFTER
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.machine import Machine
 from nsq_ha.producer.state import Action, Check, Close, Conn, Gate, Lane, Open, Request, Step
+from nsq_ha.protocol.refusals import FINAL
 
 LIMITS = (0.4, 3.0, 30.0)
 CODES = (
@@ -57,7 +60,7 @@ class Model(RuleBasedStateMachine):
         self.quick = quick
         self.now, self.number, self.partitions = 100.0, 0, 2
         config = ProducerConfig(
-            window=4,
+            window=2,
             idle_timeout=60.0,
             on_unreachable="retry" if self.retries else "fail",
             connections_per_nsqd=self.unshared,
@@ -74,6 +77,7 @@ class Model(RuleBasedStateMachine):
             Conn, list[list[Any]]
         ] = {}  # what each server has not answered: request, is stored, when written
         self.stored: dict[int, int] = {}
+        self.heard: dict[Conn, float] = {}
         self.order: dict[object, list[int]] = {}
         self.requests: dict[int, Pub] = {}
         self.outcome: dict[int, Exception | None] = {}
@@ -92,6 +96,8 @@ class Model(RuleBasedStateMachine):
                 while requests := machine.take(lane, self.now):
                     assert lane.conn is not None
                     assert lane.is_checked
+                    assert self.silence(lane.conn) < DOUBTED_AFTER + 0.3, "it is written to a silent leader"
+                    assert self.writes(lane.conn), "no answer can come"
                     self.queue[lane.conn] += [[request, False, self.now] for request in requests]
             actions, machine.actions = machine.actions, []
             for action in actions:
@@ -154,6 +160,7 @@ class Model(RuleBasedStateMachine):
     )
     def publish(self, key: str | None, limit: float, topic: int, many: int) -> None:
         key = None if self.is_plain else key
+        self.use()
         for _ in range(many):
             self.number += 1
             name = self.topics[topic]
@@ -165,6 +172,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(topic=st.integers(0, 1), limit=st.sampled_from(LIMITS))
     def batch(self, topic: int, limit: float) -> None:
+        self.use()
         self.machine.publish(Gate(topic=self.topics[topic], size=0, limit=limit), self.now)
         self.drain()
 
@@ -183,6 +191,11 @@ class Model(RuleBasedStateMachine):
             self.machine.publish(request, self.now)
         self.machine.leave_gate(gate, self.now)
         self.drain()
+
+    def use(self) -> None:
+        """Look topics up that were forgotten."""
+        if len(self.machine.topics) < len(self.topics):
+            self.look_up(missing=False)
 
     @rule(which=st.integers(0, 1000))
     def cancel(self, which: int) -> None:
@@ -226,6 +239,11 @@ class Model(RuleBasedStateMachine):
         conns = [conn for conn in self.queue if self.queue[conn] and self.writes(conn)]
         return conns[which % len(conns)] if conns else None
 
+    def silence(self, conn: Conn) -> float:
+        """Return for how long a server has left unanswered what it has."""
+        queue = self.queue.get(conn)
+        return self.now - max(queue[0][2], self.heard.get(conn, -math.inf)) if queue else 0.0
+
     def writes(self, conn: Conn) -> bool:
         return conn.lifetime is None or self.now < conn.lifetime.stale_at
 
@@ -236,6 +254,7 @@ class Model(RuleBasedStateMachine):
         some, self.queue[conn] = self.queue[conn][:count], self.queue[conn][count:]
         for entry in some:
             self.store(entry)
+        self.heard[conn] = self.now
         self.machine.stored(conn, len(some), self.now)
         self.drain()
 
@@ -249,6 +268,7 @@ class Model(RuleBasedStateMachine):
             if not self.queue.get(conn):
                 break
             entry = self.queue[conn].pop(0)
+            self.heard[conn] = self.now
             error = server_error(code)
             if error.code == "E_STRANGE" or (late and self.now - entry[2] > 1.0 and error.retriable):
                 self.store(entry)
@@ -258,6 +278,10 @@ class Model(RuleBasedStateMachine):
                 continue
             self.machine.answered(conn, [error], self.now)
             self.drain()
+            if error.code in FINAL and conn in self.queue:  # nsqd reads nothing more, and closes
+                del self.queue[conn]
+                self.machine.closed(conn, ConnectionLostError("closed by the peer"), self.now)
+                self.drain()
 
     @rule(which=st.integers(0, 9), count=st.integers(0, 5))
     def stores_and_dies(self, which: int, count: int) -> None:
@@ -341,6 +365,7 @@ class Model(RuleBasedStateMachine):
         held: dict[object, Request] = {}
         for conn, queue in self.queue.items():
             assert [entry[0] for entry in queue] == list(conn.sent), "the order of answers"
+            assert self.silence(conn) < OVERDUE_AFTER + 0.5, "its connection should be closed"
             for each in conn.own():
                 for key in each.keys:
                     name = (each.topic, each.lane, key)
@@ -354,7 +379,7 @@ class Model(RuleBasedStateMachine):
             if conn is None or not lane.ready:
                 continue
             is_barred = conn.is_doubted or conn.is_full or conn.is_draining or self.now < lane.paused_until
-            assert is_barred or len(conn.sent) >= (1 if lane.refusals else 4), "it could be written"
+            assert is_barred or len(conn.sent) >= (1 if lane.refusals else 2), "it could be written"
             assert self.now < lane.paused_until or lane in conn.starved, "nothing would wake it"
 
     def lanes(self) -> list[Lane]:
@@ -417,7 +442,7 @@ class RenewedShared(Model):
     unshared = 0
 
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "25"))
 COMMON: dict[str, Any] = {
     "max_examples": EXAMPLES,
     "stateful_step_count": 60,

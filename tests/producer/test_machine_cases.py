@@ -370,6 +370,19 @@ def test_a_refused_attempt_and_a_slow_one_are_reported() -> None:
     assert driven.attempts[0].step is Step.CLOSED
 
 
+def test_nothing_more_is_written_to_a_leader_that_is_silent_for_long() -> None:
+    driven = Driven(NODES[0])
+    driven.publish(keys=(1,), partition=0)
+    driven.opens = False
+    driven.wait(DOUBTED_AFTER - 0.1)
+    assert driven.publish(keys=(2,), partition=0).attempts == 1
+    driven.wait(0.2)
+    later = driven.publish(keys=(3,), partition=0)
+    assert later.attempts == 0
+    driven.ok(driven.lane().conn)
+    assert later.attempts == 1
+
+
 def test_a_leader_that_answers_elsewhere_but_not_here_is_connected_to_again() -> None:
     driven = Driven(NODES[0])
     requests = [driven.publish(keys=(number,), partition=0) for number in range(2)]
