@@ -229,12 +229,12 @@ class Answers:
         """Finish the delivery that waits of a message that was finished late, or the next one."""
         partition = conn_of(message).partition
         again = self._current(message)
+        partition.orphans.pop(message.id, None)
         if again is not None:
             self.was_late(message, conn_of(again), now)
             self.has_stale = again.answered = True
             self.finish(conn_of(again), again)
         else:
-            partition.orphans.pop(message.id, None)
             self.remember(partition, message.id, stamp_of(message), now)
         if self.pause.records:
             self._settled(message, now)
@@ -261,8 +261,9 @@ class Answers:
             now: The time.
         """
         again = self._current(message)
-        if again is None:
+        if message.state is State.ORPHANED:
             conn_of(message).partition.orphans.pop(message.id, None)
+        if again is None:
             return False
         conn = conn_of(again)
         self.was_late(message, conn, now)

@@ -252,6 +252,7 @@ class Returns(Answers):
         """Leave a message unanswered: nsqd requeues it when the connection ends, and counts no attempt."""
         conn = conn_of(message)
         self.has_stale |= message.state is State.QUEUED
+        conn.partition.orphans.pop(message.id, None)
         if conn.messages.get(message.id) is message:
             del conn.messages[message.id]
             conn.partition.counts.returned += 1

@@ -31,6 +31,7 @@ class Server:
         self.waiting: list[tuple[int, int]] = []
         self.in_flight: dict[int, tuple[Conn, float, int]] = {}
         self.last = 0
+        self.under_way: list[tuple[Conn, int]] = []  # FINs that have not arrived
 
     def id_of(self, number: int) -> bytes:
         return (self.number << 50 | number).to_bytes(8, "big") + bytes(8)
@@ -59,8 +60,9 @@ class World:
         self.tasks = [Taker(), Taker()]
         self.handling: list[tuple[Message, Taker]] = []
         self.handled: set[tuple[int, int]] = set()
-        self.finished_late: set[tuple[int, int]] = set()
         self.allowed = 0
+        self.requeued, self.returned = [0, 0], [0, 0]
+        self.left_to_end = False
         self.is_run = self.chance.random() < 0.6
         if self.is_run:
             self.machine.is_run = True
@@ -112,6 +114,7 @@ class World:
             self.finish(conn, server)
 
     def answer(self, conn: Conn, server: Server, command: Requeue | Touch | FinishUnseen) -> None:
+        self.requeued[server.number] += isinstance(command, Requeue) and command.message is not None
         number = int.from_bytes(command.message_id[:8], "big") & 0xFFFF
         held = server.in_flight.get(number)
         if held is None or held[0] is not conn:
@@ -128,13 +131,19 @@ class World:
         for message_id in self.machine.written(conn, self.now):
             number = int.from_bytes(message_id[:8], "big") & 0xFFFF
             assert (server.number, number) in self.handled, "FIN for what nobody has handled"
+            server.under_way.append((conn, number))
+        if self.chance.random() < 0.5:
+            self.fins_arrive(server)
+
+    def fins_arrive(self, server: Server) -> None:
+        under_way, server.under_way = server.under_way, []
+        for conn, number in under_way:
             held = server.in_flight.get(number)
             if held is not None and held[0] is conn:
                 del server.in_flight[number]
                 server.finished.add(number)
             elif number not in server.finished:
-                self.finished_late.add((server.number, number))
-                self.machine.fin_refused(conn, message_id, self.now)
+                self.machine.fin_refused(conn, server.id_of(number), self.now)
 
     @staticmethod
     def number_of(message: Message) -> tuple[int, int]:
@@ -161,7 +170,22 @@ class World:
         for message in queued:
             conn = message.source.conn  # type: ignore[attr-defined]
             assert conn.messages.get(message.id) is message, "in the queue, and not in flight"
+        for message in held:
+            conn = message.source.conn  # type: ignore[attr-defined]
+            if message.state is not State.ORPHANED and not message.answered:
+                assert conn.messages.get(message.id) is message, "with the application, and not in flight"
         for part in self.parts:
+            for orphan, _ in part.orphans.values():
+                assert any(orphan is message for message in held), "kept for nobody"
+        reading = [conn for conn in machine.conns if conn.is_reading]
+        granted = sum(conn.ready for conn in reading)
+        granted += sum(len(conn.messages) for part in self.parts for conn in part.replaced)
+        assert machine.is_closing or granted <= max(most, machine.flow.in_flight), (
+            "more is asked for than max_in_flight"
+        )
+        for part in self.parts:
+            assert part.counts.requeued == self.requeued[part.number]
+            assert self.left_to_end or part.counts.returned == self.returned[part.number]
             counts = part.counts.fields(part.in_flight)
             assert all(count >= 0 for count in counts.values()), counts
 
@@ -181,7 +205,9 @@ class World:
         server = self.servers[conn.partition.number]
         if not conn.is_open:
             return
+        self.returned[server.number] += len(conn.messages)
         self.machine.lost(conn, self.now)
+        server.under_way = [each for each in server.under_way if each[0] is not conn]
         for number, (of, _, attempts) in list(server.in_flight.items()):
             if of is conn:
                 del server.in_flight[number]
@@ -220,7 +246,11 @@ class World:
             server.in_flight[number] = conn, self.now, attempts
             messages.append(Message(server.id_of(number), b"x" * 10, attempts, number, conn.source))
         if messages:
-            self.machine.arrived(conn, messages, self.now, self.now)
+            self.machine.arrived(conn, list(messages), self.now, self.now)
+            numbers = {self.number_of(message) for message in messages}
+            for message, taker in self.handling:
+                if taker.is_handler and not message.answered and self.number_of(message) in numbers:
+                    assert message.deadline > self.now, "nsqd has delivered again what a handler has: it is in time"
 
     def expire(self) -> None:
         """Let the servers take back what has timed out."""
@@ -235,6 +265,8 @@ class World:
                     self.lose(conn)  # as the link does: nothing is outstanding
 
     def step_time(self) -> None:
+        for server in self.servers:
+            self.fins_arrive(server)
         end = self.now + self.chance.choice((0.01, 0.1, 0.3, 1.0, 2.5))
         for _ in range(1000):
             wake_at = self.machine.wake_at
@@ -267,8 +299,7 @@ class World:
         assert message.source.conn.is_open, "handed out without a connection"  # type: ignore[attr-defined]
         assert not self.machine.is_closing
         number = self.number_of(message)
-        if message.source.conn.fins and number in self.handled and self.is_run:  # type: ignore[attr-defined]
-            raise AssertionError(f"{number} is handled again though it was finished")
+        assert number not in self.handled, f"{number} is handed out again though it was finished"
         self.handling.append((message, taker))
 
     def one(self) -> tuple[Message, Taker] | None:
@@ -357,6 +388,7 @@ class World:
 
     def close(self) -> None:
         """Close as the shell does, and check that nothing is left with the consumer."""
+        self.left_to_end = True
         machine = self.machine
         machine.close()
         self.drain()
