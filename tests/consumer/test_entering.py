@@ -35,4 +35,4 @@ async def test_a_consumer_whose_entering_is_cancelled_leaves_nothing(stage: Stag
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_producer_whose_entering_is_cancelled_leaves_nothing(stage: Stage, turns: int) -> None:
-    assert await was_cancelled(stage, stage.producer(), turns) or turns > 2
+    assert await was_cancelled(stage, stage.producer(), turns) or turns > 0
