@@ -267,12 +267,6 @@ class Link(Generic[C]):
         self.news.set()
         self._leave(reason)
 
-    def give_up(self, reason: NsqError) -> None:
-        """Close the connection in use, which is not needed or no longer answers."""
-        self.life.take(LinkEvent.UNUSED)
-        self.news.set()
-        self._leave(reason)
-
     def survive(self, error: BaseException) -> None:
         """Report an unexpected error and close the connection in use."""
         self.lost(self._explained(error))

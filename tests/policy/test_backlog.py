@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.backlog import FIRST_WAITING, GRAIN, Ages, Speed
+from nsq_ha.policy.backlog import FIRST_WAITING, Speed
 
 STEPS = st.lists(
     st.one_of(
@@ -108,83 +106,3 @@ def test_the_last_that_waits_begins_in_time(
         pace.took(count, count * seconds)
     waiting = pace.waiting(msg_timeout, handlers)
     assert waiting / handlers * seconds <= msg_timeout / 2 * (1 + 1e-6)
-
-
-@example([("arrive", 1), ("hold", 0), ("wait", 90), ("arrive", 3), ("return", 0), ("remove", 2)])
-@example([("arrive", 9), *2 * [("hold", 0)], ("wait", 9), *2 * [("return", 1)], ("remove", 4), ("take", 2)])
-@given(STEPS)
-def test_no_message_is_taken_to_be_younger_than_it_is(steps: list[tuple[str, int]]) -> None:
-    queue: deque[float] = deque()
-    held: list[tuple[float, float]] = []  # handed out and not answered: when it arrived, and what was known of that
-    ages, now, has_removed = Ages(), 0.0, False
-    for step, count in steps:
-        if step == "arrive":
-            ages.arrived(now, count, len(queue))
-            queue.extend([now] * count)
-        elif step == "take":
-            for _ in range(min(count, len(queue))):
-                queue.popleft()
-        elif step == "hold" and queue:
-            known = ages.head(len(queue))
-            held.append((queue.popleft(), known))
-        elif step == "return" and held:
-            arrived, known = (now, now) if count else held[0]  # a touched one begins again
-            del held[0]
-            queue.appendleft(arrived)
-            ages.put_back(known, len(queue))
-        elif step == "remove" and len(queue) > count:
-            del queue[count]
-            ages.removed(len(queue) + 1, len(queue))
-            has_removed = True
-        elif step == "wait":
-            now += count / 1000
-        if queue:
-            head = ages.head(len(queue))
-            assert head <= queue[0]
-            assert has_removed or head >= queue[0] - GRAIN
-
-
-def test_a_fast_stream_makes_few_marks() -> None:
-    ages = Ages()
-    for number in range(1000):
-        ages.arrived(number / 1000, 1, number)
-    assert len(ages._marks) <= 1.0 / GRAIN + 1
-
-
-def test_marks_go_with_their_messages() -> None:
-    ages = Ages()
-    for number in range(100):
-        ages.arrived(float(number), 1, 0)
-    assert len(ages._marks) == 1
-
-
-def test_an_emptied_queue_begins_again() -> None:
-    ages = Ages()
-    ages.arrived(1.0, 3, 0)
-    ages.removed(3, 0)
-    ages.arrived(5.0, 1, 0)
-    assert ages.head(1) == 5.0
-
-
-def test_the_head_is_as_old_as_the_first_message_that_waits() -> None:
-    ages = Ages()
-    ages.arrived(0.1, 3, 0)
-    ages.arrived(0.2, 2, 3)
-    ages.arrived(0.3, 1, 5)
-    assert [ages.head(waiting) for waiting in (6, 5, 4, 3, 2, 1)] == [0.1, 0.1, 0.1, 0.2, 0.2, 0.3]
-
-
-def test_arrivals_share_a_mark_for_less_than_a_grain() -> None:
-    ages = Ages()
-    for number, now in enumerate((0.0, GRAIN, 1.5 * GRAIN)):
-        ages.arrived(now, 1, number)
-    assert [ages.head(waiting) for waiting in (3, 2, 1)] == [0.0, GRAIN, GRAIN]
-
-
-def test_a_message_at_the_head_again_is_as_old_as_before() -> None:
-    ages = Ages()
-    ages.arrived(0.1, 1, 0)
-    ages.arrived(0.2, 2, 1)
-    assert ages.head(2) == 0.2
-    ages.put_back(0.1, 3)
-    assert [ages.head(waiting) for waiting in (3, 2, 1)] == [0.1, 0.2, 0.2]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.plain_topology import FORGET_ROUNDS, MOST_SLOTS, PlainTopic, first_view, is_plain
+from nsq_ha.errors import TopicNotExistError, TransportError
+from nsq_ha.policy.plain_topology import FORGET_ROUNDS, MOST_SLOTS, PlainTopic, explained, first_view, is_plain
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta, TopicView
 from tests.policy.lookup_answers import answer, good
 
@@ -194,3 +195,10 @@ def test_slots_are_never_shared_nor_moved(rounds: list[list[LookupAnswer]]) -> N
         assert all(slots[node] == number for node, number in before.items())
         assert {node for each in answers for node in each.nodes or ()} <= set(view.leaders.values())
         before = slots
+
+
+def test_a_partitioned_nsqd_that_was_given_as_a_plain_one_is_named_as_the_cause() -> None:
+    found = explained(TopicNotExistError("E_TOPIC_NOT_EXIST", "no"), "orders")
+    assert "one of a partitioned cluster: give lookupd=" in str(found)
+    other = TransportError("gone")
+    assert explained(other, "orders") is other

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha.errors import ConfigError
-from nsq_ha.policy.sharding import JavaInt, Key, hasher, java, java_hash_code, modulo, murmur3, partition_for
+from nsq_ha.policy.sharding import (
+    NO_KEY,
+    JavaInt,
+    Key,
+    hasher,
+    java,
+    java_hash_code,
+    lane_key,
+    modulo,
+    murmur3,
+    partition_for,
+)
 
 if TYPE_CHECKING:
     from nsq_ha.options.config import Sharding
@@ -127,3 +138,10 @@ def test_an_unknown_rule_and_no_partitions_are_refused() -> None:
 def test_java_takes_the_smallest_hash_there_is() -> None:
     assert java(JavaInt(-(2**31))) == 2**31
     assert modulo(7) == 7
+
+
+@pytest.mark.parametrize(
+    ("key", "of_lane"), [(None, NO_KEY), ("k", b"k"), (b"k", b"k"), (7, b"7"), ("7", b"7"), ("\ud800", b"\xed\xa0\x80")]
+)
+def test_all_forms_of_a_key_are_ordered_as_one(key: Key | None, of_lane: object) -> None:
+    assert lane_key(key) == of_lane

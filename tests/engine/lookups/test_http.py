@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from nsq_ha.engine.fixed import explained
 from nsq_ha.engine.http import MAX_BODY_BYTES, _ours, ask, new_client
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import (
@@ -26,7 +25,6 @@ from nsq_ha.errors import (
     NsqError,
     RemoteProtocolError,
     ResponseTimeoutError,
-    TopicNotExistError,
 )
 from tests.engine.lookups.loopback import LIMIT, hang, http_answer
 
@@ -269,20 +267,6 @@ def caused(text: str, cause: BaseException | None = None, context: BaseException
 def test_each_foreign_error_has_a_text_of_ours(raised: Exception, kind: type[NsqError], text: str) -> None:
     error = _ours(raised)
     assert (type(error), str(error)) == (kind, text)
-
-
-# ---------------------------------------------------------------- nsqds given by address
-
-
-def test_a_partitioned_nsqd_that_is_given_by_address_is_recognised() -> None:
-    error = explained(TopicNotExistError("E_TOPIC_NOT_EXIST", "no"), "orders")
-    assert (type(error), getattr(error, "code", "")) == (TopicNotExistError, "E_TOPIC_NOT_EXIST")
-    assert str(error).endswith(
-        "topic 'orders' is not on this nsqd, which is one of a partitioned cluster: give lookupd= with the address of"
-        " an nsqlookupd instead of nsqd=, and create the topic there if it does not exist (nsq-ha topic create)"
-    )
-    other = ConnectError("no")
-    assert explained(other, "orders") is other
 
 
 # ---------------------------------------------------------------- what a client loads
