@@ -57,6 +57,7 @@ class Flow:
         msg_timeout: The shortest of all connections, in seconds.
         rate: The turns of the messages, by ``max_rate``. None without a limit.
         limited_seconds: How long messages have waited for their turns, while nothing else held them up.
+        is_held: Nothing is asked for.
         check_at: When the next message is handed out after this, call :meth:`handed_out`.
     """
 
@@ -89,7 +90,8 @@ class Flow:
         self._needs = Needs()
         self._rotation = Rotation()
         self._test_rotation = Rotation()
-        self._is_held = self._is_stopped = False
+        self.is_held: bool = False
+        self._is_stopped = False
         self._is_raise_due = False
         self._is_limited = True  # by the speed of handling, or max_rate
         self._is_resting = False
@@ -127,8 +129,8 @@ class Flow:
 
     def hold(self, now: float, *, is_held: bool) -> None:
         """Ask for nothing until this is called again: what is given back now is for other consumers."""
-        if is_held is not self._is_held:
-            self._is_held = is_held
+        if is_held is not self.is_held:
+            self.is_held = is_held
             self.share(now)
 
     def stop(self) -> None:
@@ -253,7 +255,7 @@ class Flow:
             self._limit_to(None, now)
             return
         self.check_at = -math.inf
-        in_hand = self._counted(now) - len(self._queue)
+        in_hand = self.counted(now) - len(self._queue)
         limit = most
         if not is_quick:
             waiting = self.speed.waiting(self.msg_timeout, handlers)
@@ -266,7 +268,7 @@ class Flow:
             limit = min(limit, in_hand + waiting) if (waiting := self._may_wait(rate, now)) else 0
         self._limit_to(limit, now)
 
-    def _counted(self, now: float) -> int:
+    def counted(self, now: float) -> int:
         """Return the messages in flight; with many partitions as they were a moment ago, since counting takes long."""
         if now >= self._count_at:
             self._count, self._count_at = self.in_flight, now + ready.gathering(len(self._partitions))
@@ -306,7 +308,7 @@ class Flow:
         if (
             limit >= before * _WORTH_A_RAISE
             or limit <= before * _WORTH_A_CUT
-            or (limit > before and (count is None or self._counted(now) >= before))
+            or (limit > before and (count is None or self.counted(now) >= before))
         ):
             self._limit = limit
             self.due(now)
@@ -336,7 +338,7 @@ class Flow:
         replaced = sum(len(conn.messages) for each in self._partitions.values() for conn in each.replaced)
         limit, is_test = self._limit - replaced, self._pause.wants_test
         in_flight = {p: len(conn.messages) for p, conn in live.items()}
-        if self._is_held:
+        if self.is_held:
             wanted = dict.fromkeys(live, 0)
         elif is_test is None:
             wanted = self._wanted(live, now)

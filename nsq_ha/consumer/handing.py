@@ -183,7 +183,7 @@ class Hands:
                 raise StopAsyncIteration
             shell.check_open()
         machine, now = shell.machine, monotonic()
-        if not machine.is_run:
+        if machine.flow.is_held and not machine.is_run:
             machine.flow.hold(now, is_held=False)
         if not machine.queue:
             machine.flow.emptied(now)

@@ -109,8 +109,13 @@ class ConsumerMachine(Returns):
         if in_flight + count > conn.granted.ready and self._floods(conn, in_flight, count, messages, now):
             return
         conn.peak = max(conn.peak, len(conn.messages))
-        if messages:
-            self._queue(messages, now)
+        if not messages:
+            return
+        self.flow.arrived(len(messages), len(messages[-1].body), now)
+        queue.extend(messages)
+        self._weigh(now)
+        if self.pause.is_blocking:
+            self._return_waiting(now)
 
     def _keep(self, conn: Conn, messages: list[Message], deadline: float, now: float) -> list[Message]:
         """Keep the messages of one read in flight; return those that are to be handed out."""
@@ -143,17 +148,9 @@ class ConsumerMachine(Returns):
             self.actions.append(Flooded(conn, reason))
         return is_flood
 
-    def _queue(self, messages: list[Message], now: float) -> None:
-        flow = self.flow
-        flow.arrived(len(messages), len(messages[-1].body), now)
-        self.queue.extend(messages)
-        self._weigh()
-        if self.pause.is_blocking:
-            self._return_waiting(now)
-
-    def _weigh(self) -> None:
-        """Look whether more is in flight than may be with handlers and tasks at once."""
-        if 0 < self.flow.max_in_flight < self.flow.in_flight:
+    def _weigh(self, now: float) -> None:
+        """Look whether more is in flight than may be with handlers and tasks at once: RDY may have moved."""
+        if 0 < self.flow.max_in_flight < self.flow.counted(now):
             self._is_over = self._is_gated = True
 
     def _unknown(self, conn: Conn, messages: list[Message], deadline: float, now: float) -> list[Message]:
@@ -332,7 +329,7 @@ class ConsumerMachine(Returns):
     def set_max_in_flight(self, count: int, now: float) -> None:
         """Change ``max_in_flight``; 0 pauses."""
         self.flow.set(count, now)
-        self._weigh()
+        self._weigh(now)
         self.wakes = True
 
     def limit_rate(self, per_second: float | None, now: float) -> None:
@@ -349,7 +346,7 @@ class ConsumerMachine(Returns):
     @property
     def wake_at(self) -> float:
         """When to call :meth:`tick`."""
-        waits = min((each.until for each in self.deferred.values()), default=math.inf)
+        waits = min(each.until for each in self.deferred.values()) if self.deferred else math.inf
         over = LOOK_INTERVAL + self._looked_at if self._is_over and self.queue else math.inf
         return min(self.flow.wake_at, self.pause.wake_at, self._turn_at, self.touch_at, waits, over)
 
@@ -382,7 +379,8 @@ class ConsumerMachine(Returns):
         if self._has_paused:  # when the message that failed has gone back
             self._has_paused = False
             self._return_waiting(now)
-        self.prune()
+        if self.has_stale:
+            self.prune()
         if now >= self.flow.wake_at:
             self.flow.tick(now, is_awaited=False)
         if self.pause.reports:
