@@ -22,7 +22,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_random_schedules(kind: dict[str, Any]) -> None:
-    for seed in range(60):
+    for seed in range(20):
         world = World(seed, **kind)
         world.run(120)
         world.works_off() if seed % 2 else world.close()
