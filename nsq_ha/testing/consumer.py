@@ -82,10 +82,10 @@ class _Shell(ConsumerShell):
     def _write(self, conn: Conn, now: float) -> None:
         commands, conn.commands = conn.commands, []
         for message_id in self.machine.written(conn, now) if conn.finished else ():
-            self.consumer.keep_finished(self.latest.pop(message_id))
+            self.consumer._finish(self.latest.pop(message_id))  # noqa: SLF001 - one unit
         for command in commands:
             if isinstance(command, Requeue) and command.message is not None:
-                self.consumer.keep_requeued(command.message, command.given)
+                self.consumer._requeue(command.message, command.given)  # noqa: SLF001 - one unit
             elif isinstance(command, Touch):
                 self.consumer.touched.append(command.message)
 
@@ -249,12 +249,12 @@ class FakeConsumer(Consumer):
     def _troubles(self) -> list[Trouble]:
         return []
 
-    def keep_finished(self, message: Message) -> None:
+    def _finish(self, message: Message) -> None:
         """Keep a message that is finished."""
         self.finished.append(message)
         self._answered()
 
-    def keep_requeued(self, message: Message, delay: float | None) -> None:
+    def _requeue(self, message: Message, delay: float | None) -> None:
         """Keep a message that is requeued."""
         self.requeued.append(Requeued(message, delay))
         if self._redelivers and not self._close.has_begun:
