@@ -51,7 +51,7 @@ PRODUCER: Final[dict[str, tuple[object, str]]] = {
     **BOTH,
     "a new view": (Machine, "viewed"),
     "an open connection": (Connections, "opened"),
-    "encoding": (shell, "encode_run"),
+    "encoding": (shell, "encode_pub"),
     "writing": (connection.Connection, "write_publishes"),
     "a run of answers": (Machine, "stored"),
     "what is due": (Machine, "tick"),
