@@ -204,8 +204,9 @@ class ConsumerMachine(Returns):
         conn.partition.counts.timed_out += 1
         waits = before.state is _QUEUED or (before.state is _HANDED_OUT and not self.is_handled(before))
         if not waits and message.is_copy_of(before):
+            is_late = now > before.deadline  # else nsqd repeats it by itself, as after a change of the leader
             before.deadline = message.deadline  # its answer answers this one, too
-            if before.state is _HANDED_OUT:
+            if is_late and before.state is _HANDED_OUT:
                 self.warn_of_long_work(conn.msg_timeout)
             return False
         if before.state is _QUEUED:

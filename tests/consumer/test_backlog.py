@@ -95,10 +95,13 @@ async def test_a_copy_of_what_is_being_handled_waits_for_the_answer(
         running = asyncio.create_task(consumer.run(handle, concurrency=4))
         peer = await subscriber(stage, b"x")
         await eventually(lambda: calls)
-        for attempts in (2, 3):
-            peer.message(b"x", message_id(2), attempts=attempts, timestamp_ns=0)
+        peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
         peer.message(b"y", message_id(3))
         await eventually(lambda: len(calls) == 2)
+        assert "longer than msg_timeout" not in caplog.text, "nsqd repeated it by itself"
+        await dawdle(0.4)  # until its time has passed
+        peer.message(b"x", message_id(2), attempts=3, timestamp_ns=0)
+        await eventually(lambda: "longer than msg_timeout" in caplog.text)
         assert consumer_machine_of(consumer).flow.in_flight == 2
         release.set()
         await stage.nsqd.until(lambda: len(finished(peer)) == 2)
