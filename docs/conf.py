@@ -112,7 +112,7 @@ nitpick_ignore += [
         "admin.reading.Replicas",
         "dead_letters.letter.Publishes",
         "dead_letters.letter._T_co",
-        "message.Watch",
+        "message.State",
         "message._T",
         "policy.topology.Pending",
         "protocol.ext_filter.FilterRule",

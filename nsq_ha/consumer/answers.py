@@ -47,8 +47,8 @@ class Deferred:
     __slots__ = ("policy", "until")
 
     def __init__(self, until: float, policy: OrderedRequeue | None) -> None:
-        self.until = until
-        self.policy = policy
+        self.until: float = until
+        self.policy: OrderedRequeue | None = policy
 
 
 class Answers:

@@ -369,7 +369,7 @@ class ConsumerMachine(Returns):
         self.tick_deferred(now)
         if now >= self.touch_at:
             self.tick_touches(now)
-        self.wakes |= self._is_over
+        self.wakes: bool = self.wakes or self._is_over
         self.flow.tick(now, is_awaited=is_awaited)
 
     def settle(self, now: float) -> None:
@@ -391,7 +391,7 @@ class ConsumerMachine(Returns):
     def prune(self) -> None:
         """Remove from the queue what is not to be handed out any more."""
         if self.has_stale:
-            self.has_stale = False
+            self.has_stale: bool = False
             kept = [message for message in self.queue if message.state is _QUEUED]
             self.flow.dropped(len(self.queue) - len(kept))
             self.queue.clear()

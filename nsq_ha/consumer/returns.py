@@ -125,7 +125,7 @@ class Returns(Answers):
             again.state = State.QUEUED
             self.queue.appendleft(again)
             self.pause_changed(self.pause.lost(message, now), now)
-            self.wakes = True
+            self.wakes: bool = True
 
     def reopened(self, message: Message) -> Message:
         """Return an unanswered copy that takes the place of a message, for its answer later on."""
@@ -173,7 +173,8 @@ class Returns(Answers):
 
     def tick_touches(self, now: float) -> None:
         """Touch what is being worked on, as far as nsqd keeps it."""
-        due_at, self.touch_at = self.touch_at, now + self.touch_gap(self.flow.msg_timeout)
+        due_at = self.touch_at
+        self.touch_at: float = now + self.touch_gap(self.flow.msg_timeout)
         over: set[int] = set()
         for message in self.handed_out():
             conn = conn_of(message)
@@ -251,7 +252,7 @@ class Returns(Answers):
     def leave_to_end(self, message: Message) -> None:
         """Leave a message unanswered: nsqd requeues it when the connection ends, and counts no attempt."""
         conn = conn_of(message)
-        self.has_stale |= message.state is State.QUEUED
+        self.has_stale: bool = self.has_stale or message.state is State.QUEUED
         conn.partition.orphans.pop(message.id, None)
         if conn.messages.get(message.id) is message:
             del conn.messages[message.id]

@@ -70,7 +70,7 @@ class Lanes:
         self.dirty: dict[Lane, None] = {}
         self.finished: list[Request] = []
         self.actions: list[Action] = []
-        self.wake_at = math.inf
+        self.wake_at: float = math.inf
 
     def wake(self, when: float) -> None:
         """Have :meth:`tick` called at this time, or earlier."""

@@ -75,7 +75,7 @@ class Machine(Connections):
 
     def __init__(self, config: ProducerConfig, chance: Callable[[], float]) -> None:
         super().__init__(config, chance)
-        self.past = PublishCounts()
+        self.past: PublishCounts = PublishCounts()
         self._by_load = config.strategy == "least_loaded"
         self._delay = partition_delay(config.lookup_interval)
         self._forget_at = math.inf
@@ -340,7 +340,7 @@ class Machine(Connections):
 
     def tick(self, now: float) -> None:
         """Do what is due, and say in ``wake_at`` when to look again."""
-        self.wake_at = math.inf
+        self.wake_at: float = math.inf
         self._expire_due(now)
         for topic in list(self.topics.values()):
             self._tend(topic, now)
@@ -460,6 +460,6 @@ class Machine(Connections):
         for conn in list(self.conns):
             conn.step = Step.CLOSED
             self.actions.append(Close(conn, error))
-            self.actions += [Report("disconnected", lane, error, conn) for lane in conn.lanes if lane.conn is conn]
+            self.actions.extend(Report("disconnected", lane, error, conn) for lane in conn.lanes if lane.conn is conn)
         self.conns.clear()
         self.dirty.clear()

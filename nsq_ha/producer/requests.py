@@ -318,7 +318,7 @@ class PubRequest(Command, eq=False, kw_only=True):
         if self.ext_if_extended is not None:
             if view.meta is not None and view.meta.extend_support:
                 self.ext = self.ext_if_extended
-            self.is_plain = self.ext is None and self.trace_id is None and self.defer_ms is None
+            self.is_plain: bool = self.ext is None and self.trace_id is None and self.defer_ms is None
             self.ext_if_extended = None
         check_kind(view, self.trace_id, self.ext, self.defer_ms)
         check_size(view, len(self.body), self.ext, largest)

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import math
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,12 +82,14 @@ class Shell:
     """
 
     def __init__(self, config: ProducerConfig, lookups: Lookups, observer: observe.Observer) -> None:
-        self.machine = Machine(config, random.random)
-        self.loop = asyncio.get_running_loop()
-        self.clock = self.loop.time
-        self.new_future = self.loop.create_future
+        self.machine: Machine = Machine(config, random.random)
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.clock: Callable[[], float] = self.loop.time
+        self.new_future: Callable[[], asyncio.Future[Any]] = self.loop.create_future
         self.watches: dict[str, TopicWatch] = {}
-        self.is_held = self.is_due = self.is_closed = False
+        self.is_held: bool = False
+        self.is_due: bool = False
+        self.is_closed: bool = False
         self._config = config
         self._lookups = lookups
         self._reports = Reports(observer)

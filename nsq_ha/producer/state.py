@@ -274,7 +274,7 @@ class LaneOutage(Outage):
     def __init__(self) -> None:
         super().__init__()
         self.error: NsqError | None = None
-        self.is_on = False
+        self.is_on: bool = False
 
 
 @dataclass(slots=True, eq=False)
