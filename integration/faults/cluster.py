@@ -75,7 +75,10 @@ class Cluster:
         if not lookupds or not control:
             raise SystemExit("set NSQ_HA_TEST_LOOKUPD (URLs) and NSQ_HA_TEST_CONTROL (command), see README.md")
         port = urllib.parse.urlsplit(lookupds[0]).port or 0
-        return cls(lookupds, control, int(os.environ.get("NSQ_HA_TEST_BASE", str(port // 1000 * 1000))))
+        base = int(os.environ.get("NSQ_HA_TEST_BASE", str(port // 1000 * 1000)))
+        if port != base + 111:  # a control script may take a name that nobody has for done
+            raise NotReadyError(f"the first nsqlookupd has port {port}, not {base + 111}: set NSQ_HA_TEST_BASE")
+        return cls(lookupds, control, base)
 
     # -- names
 
