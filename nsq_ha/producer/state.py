@@ -290,7 +290,7 @@ class Lane:
         opening: The connection that is waited for.
         is_checked: Whether the partition has the channels of the others, as far as that can be known.
         ready: What may be written, in order.
-        keys: The keys that are taken, and who waits for each behind its holder.
+        keys: The keys in use, each with the requests that wait for it, in order.
         refusals: Refused attempts in a row; all before one pause count as one.
         paused_until: Until when nothing is written.
         failures: Failures to find a leader in a row.
@@ -301,7 +301,7 @@ class Lane:
         callers: Number of those who wait for a connection.
         counts: Counts of its publishes.
         last_used: When it was written to last.
-        is_used: Whether it was ever needed.
+        is_used: Whether a connection was ever asked for.
         was_connected: Whether it ever had a connection.
         handle: The owner's.
     """

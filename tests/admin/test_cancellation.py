@@ -15,7 +15,7 @@ from nsq_ha.errors import NsqError
 from tests.admin.scripted import Scripted, part
 from tests.support.cancellation import closes_again, every_suspension
 from tests.support.inside import watched_sockets
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -93,8 +93,7 @@ async def test_a_look_that_is_cancelled_at_any_step_leaves_no_coroutine_without_
         async with AdminClient("127.0.0.1:1") as admin:
             for steps in range(30):
                 looking = asyncio.create_task(admin.look())
-                for _ in range(steps):
-                    await asyncio.sleep(0)
+                await turn(steps)
                 looking.cancel()
                 await asyncio.gather(looking, return_exceptions=True)
         gc.collect()
