@@ -10,7 +10,7 @@ from integration.cluster import ClusterUnderTest
 from integration.reading import Consumers, eventually, next_of, read
 from nsq_ha import Compression, Consumer, Producer, TlsConfig
 from nsq_ha.errors import ConnectError, PublishError
-from tests.support.inside import connection_of, connection_to, subscriptions_of
+from tests.support.inside import connection_of, connection_to, partitions_of
 
 NONE: dict[str, Any] = {"compression": Compression.NONE}
 SNAPPY: dict[str, Any] = {"compression": Compression.SNAPPY}
@@ -21,8 +21,8 @@ def agreed(consumer: Consumer) -> set[tuple[bool, bool, bool]]:
     """Return what its connections agreed on: TLS, snappy, deflate."""
     return {
         (connection.identity.tls_v1, connection.identity.snappy, connection.identity.deflate)
-        for subscription in subscriptions_of(consumer).values()
-        if (connection := connection_of(subscription)) is not None
+        for partition in partitions_of(consumer).values()
+        if (connection := connection_of(partition)) is not None
     }
 
 
@@ -91,14 +91,14 @@ async def test_an_idle_connection_stays_alive(
         await producer.publish(single, mark)
         await read(consumer, mark, 1)
         connections = [
-            connection_of(subscriptions_of(consumer)[0]),
+            connection_of(partitions_of(consumer)[0]),
             connection_to(producer, single),
         ]
         now = asyncio.get_running_loop().time
         began = now()
         await eventually(lambda: now() - began > 4.0)
         assert connections == [
-            connection_of(subscriptions_of(consumer)[0]),
+            connection_of(partitions_of(consumer)[0]),
             connection_to(producer, single),
         ]
         await producer.publish(single, mark)

@@ -10,7 +10,7 @@ from integration.cluster import ClusterUnderTest
 from integration.reading import LIMIT, Consumers, bodies, eventually, next_of, read, without_repeats
 from nsq_ha import OutgoingMessage, Producer, Receipt, StartFrom
 from nsq_ha.errors import InvalidCommandError
-from tests.support.inside import connection_of, subscriptions_of
+from tests.support.inside import connection_of, partitions_of
 
 PARTITIONS = 2
 COUNT = 12
@@ -154,7 +154,7 @@ async def test_a_start_for_one_partition_leaves_the_others_where_they_stand(
 async def test_the_start_counts_once_not_after_a_lost_connection(consume: Consumers, history: History) -> None:
     async with consume(history.topic, start_from=StartFrom.count(COUNT - 3), partitions=[0]) as consumer:
         first = await read(consumer, b"", 2)
-        connection = connection_of(subscriptions_of(consumer)[0])
+        connection = connection_of(partitions_of(consumer)[0])
         assert connection is not None
         await connection.aclose(LIMIT)
         numbers = [_number(message.body) for message in first]

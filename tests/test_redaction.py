@@ -29,7 +29,6 @@ from nsq_ha import (
     sync,
 )
 from nsq_ha.base import redaction, unexpected
-from nsq_ha.consumer.closing import supervisor_ended
 from nsq_ha.engine.answers import decode_lookup
 from nsq_ha.engine.body import Body
 from nsq_ha.engine.connection import Connection
@@ -514,17 +513,6 @@ def test_no_unforeseen_error_shows_it(caplog: pytest.LogCaptureFixture) -> None:
         unexpected.report_unexpected(logging.getLogger("nsq_ha.x"), "orders-0", raised(SECRET))
         unexpected.report_unexpected(logging.getLogger("nsq_ha.x"), "orders-1", ValueError(SECRET))
     assert "Traceback" in caplog.text
-    assert_hidden(caplog.text)
-
-
-async def test_no_end_of_a_supervisor_shows_it(caplog: pytest.LogCaptureFixture) -> None:
-    redaction.conceal(SECRET)
-
-    async def die() -> None:
-        raise raised(SECRET)
-
-    await supervisor_ended(asyncio.create_task(die()), "orders/ch")
-    assert "task died" in caplog.text
     assert_hidden(caplog.text)
 
 

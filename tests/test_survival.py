@@ -9,10 +9,12 @@ import pytest
 
 from nsq_ha import Backoff, Producer
 from nsq_ha.base import unexpected
+from nsq_ha.consumer.connecting import Connecting
 from nsq_ha.consumer.machine import ConsumerMachine
+from nsq_ha.consumer.returns import Returns
 from nsq_ha.consumer.shell import ConsumerShell
-from nsq_ha.consumer.subscription import Subscription
-from nsq_ha.engine import connection, link, lookups, servers
+from nsq_ha.consumer.subscriptions import Subscriptions
+from nsq_ha.engine import connection, lookups, servers
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.engine.tcp import TcpStream
 from nsq_ha.policy import timing
@@ -58,14 +60,15 @@ PRODUCER: Final[dict[str, tuple[object, str]]] = {
 }
 CONSUMER: Final[dict[str, tuple[object, str]]] = {
     **BOTH,
-    "another leader": (link.Link, "is_moved"),
-    "serving": (link.Link, "_look_in"),
+    "a new view": (Subscriptions, "viewed"),
+    "an open connection": (Subscriptions, "opened"),
     "subscribing": (connection.Connection, "subscribe"),
-    "answering through a connection": (Subscription, "_attach"),
+    "answering through a connection": (Connecting, "_attach"),
     "receiving": (ConsumerShell, "arrived"),
     "arriving": (ConsumerMachine, "arrived"),
-    "joining": (ConsumerShell, "joined"),
-    "leaving": (ConsumerShell, "left"),
+    "a subscribed connection": (Subscriptions, "subscribed"),
+    "joining": (Returns, "opened"),
+    "what is due": (ConsumerMachine, "tick"),
 }
 
 
@@ -157,8 +160,6 @@ async def test_a_consumer_survives_it(
                     message.finish()
                 for peer in stage.nsqd.open_peers:
                     peer.abort()
-            assert consumer._supervisor is not None
-            assert not consumer._supervisor.done()
     assert flaky.raised
     assert "died" not in caplog.text
 

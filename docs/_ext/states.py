@@ -1,12 +1,11 @@
-"""The states of a lane and of a connection, as tables that are made from those of the code.
+"""The states of a lane and of a consumer's connection, as tables that are made from the code.
 
 Directives for reStructuredText blocks::
 
-    .. lane-matrix::      .. link-matrix::
-    .. lane-standings::   .. link-states::
-    .. lane-events::      .. link-events::
-                          .. link-acts::
-    .. lane-table::       .. link-table::
+    .. lane-matrix::      .. connection-stages::
+    .. lane-standings::
+    .. lane-events::
+    .. lane-table::
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from docs._ext import lane_table
 from docs._ext.reference import Made, attribute_docs, table
-from nsq_ha.policy import link_life
+from nsq_ha.consumer.inflight import Stage
 
 if TYPE_CHECKING:
     import enum
@@ -61,21 +60,6 @@ def lane_rows() -> str:
     return table(("Standing", "Event", "Then", "Is it stored?"), _without_repeats(rows))
 
 
-def _rows(states: Iterable[enum.Enum], steps: Mapping[Any, tuple[enum.Enum, enum.Enum]]) -> Callable[[], str]:
-    """Return a function that returns a life's table."""
-
-    def make() -> str:
-        rows = [
-            (here.name, event.name, there.name, act.name)
-            for here in states
-            for (at, event), (there, act) in steps.items()
-            if at is here
-        ]
-        return table(("State", "Event", "Then", "What is done"), _without_repeats(rows))
-
-    return make
-
-
 def _without_repeats(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Name each state once."""
     shown, before = [], ""
@@ -97,14 +81,10 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
     tables: dict[str, Callable[[], str]] = {
         "lane-matrix": partial(matrix, lane_table.STEPS),
-        "link-matrix": partial(matrix, link_life.TRANSITIONS),
         "lane-table": lane_rows,
         "lane-standings": _meanings(lane_table.Standing, "Standing"),
         "lane-events": _meanings(lane_table.LaneEvent, "Event"),
-        "link-table": _rows(link_life.LinkState, link_life.TRANSITIONS),
-        "link-states": _meanings(link_life.LinkState, "State"),
-        "link-events": _meanings(link_life.LinkEvent, "Event"),
-        "link-acts": _meanings(link_life.Act, "What is done"),
+        "connection-stages": _meanings(Stage, "Stage"),
     }
     for name, make in tables.items():
         app.add_directive(name, type(name, (Made,), {"make": staticmethod(make)}))

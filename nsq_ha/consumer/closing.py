@@ -6,30 +6,24 @@ leaves or has ended. The close waits for messages that a running handler or task
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from nsq_ha.base.clock import monotonic
-from nsq_ha.base.unexpected import log_traceback
 from nsq_ha.message import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nsq_ha.consumer.shell import ConsumerShell
-    from nsq_ha.consumer.subscription import Subscription
-
-log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
-async def drain(shell: ConsumerShell, subscriptions: Mapping[int, Subscription]) -> None:
+async def drain(shell: ConsumerShell) -> None:
     """Stop asking for messages, return those that nobody will answer, and wait until the rest is answered.
 
     If cancelled, it stops waiting for answers.
     """
     machine = shell.machine
-    await asyncio.gather(*(subscription.link.stop() for subscription in tuple(subscriptions.values())))
+    while not machine.subscriptions.are_stopped:
+        shell.changed.clear()
+        await shell.changed.wait()
     machine.return_failed(monotonic())
     left, queued = machine.returned(), machine.in_state(State.QUEUED)
     waits = _may_answer(shell) and machine.unanswered > len(left) + len(queued)
@@ -49,12 +43,3 @@ async def drain(shell: ConsumerShell, subscriptions: Mapping[int, Subscription])
 def _may_answer(shell: ConsumerShell) -> bool:
     """Return whether a running handler or task may answer a message."""
     return shell.machine.is_run or shell.giving_up.is_giving_up or bool(shell.machine.handed_out())
-
-
-async def supervisor_ended(supervisor: asyncio.Task[None] | None, name: str) -> None:
-    """Wait for the end of a consumer's own task; log its error if it died."""
-    if supervisor is None:
-        return
-    await asyncio.wait({supervisor})
-    if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
-        log_traceback(log, f"{name}: the consumer's own task died", error)

@@ -1,8 +1,7 @@
 """The consumer: the object with which an application reads a channel of a topic.
 
-This module has the public calls, and starts and ends everything else: ``consumer.machine`` decides about messages,
-``consumer.shell`` does what it wants, ``consumer.handing`` hands them out, ``consumer.partitions`` keeps a subscription
-for each partition, and ``consumer.subscription`` owns its connection.
+This module has the public calls, and starts and ends everything else: ``consumer.machine`` decides about messages and
+connections, ``consumer.shell`` and ``consumer.connecting`` do what it wants, ``consumer.handing`` hands messages out.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, Final, Self, Unpack
 
 from nsq_ha.base.clock import monotonic
-from nsq_ha.consumer.closing import drain, supervisor_ended
+from nsq_ha.consumer.closing import drain
+from nsq_ha.consumer.connecting import CUT_OFF_TIMEOUT, Connecting
 from nsq_ha.consumer.giving_up import GiveUpPublisher
 from nsq_ha.consumer.handing import Hands, Messages
 from nsq_ha.consumer.handlers import Batch, Batches, Handling, check_batches, check_concurrency, check_handler
-from nsq_ha.consumer.inflight import DeliveryCounts
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.shell import ConsumerShell
+from nsq_ha.consumer.starting import create_channels
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
-from nsq_ha.consumer.subscription import CUT_OFF_TIMEOUT, Subscription
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.lookups import TopicWatch
@@ -103,16 +102,13 @@ class Consumer(SingleUseClient):
         self._observer = Observer(self.config.on_event)
         self._shell = self._shell_type(self._name, self.config, self._give_up_publisher, self._observer)
         self._hands = Hands(self._shell, self._check_loop)
-        self._subscriptions: dict[int, Subscription] = {}
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
         self._opened_at = 0.0
         self._handling: Handling | None = None
-        self._seeking: asyncio.Task[None] | None = None
         self._lookups = Lookups(self.config, access="r", observer=self._observer, channel=self.channel)
         self._watch: TopicWatch | None = None
         self._partitions: Partitions | None = None
-        self._supervisor: asyncio.Task[None] | None = None
-        self._group: asyncio.TaskGroup | None = None
+        self._connecting: Connecting | None = None
         self._is_signalled = False
 
     @classmethod
@@ -144,11 +140,17 @@ class Consumer(SingleUseClient):
         self._opened_at = asyncio.get_running_loop().time()
         await self._lookups.start()
         self._watch = self._lookups.watch(self.topic)
-        self._partitions = Partitions(self._watch, self.channel, self.config, self._subscriptions, self._shell)
-        self._watch.add_listener(self._view_changed)
-        started = asyncio.Event()
-        self._supervisor = asyncio.create_task(self._supervise(started), name=f"nsq_ha consumer {self.topic}")
-        await started.wait()
+        shell, watch = self._shell, self._watch
+        self._partitions = partitions = Partitions(watch, self.channel, self.config, shell.machine)
+        connecting = Connecting(watch, self.channel, self.config, shell, partitions.why_not)
+        shell.connecting = self._connecting = connecting
+        watch.add_listener(self._view_changed)
+        if watch.view is not None:
+            self._view_changed(watch.view)
+        shell.machine.subscriptions.seek(monotonic())
+        shell.drain()
+        connecting.start(connecting.stay(), "stays")
+        connecting.start(self._create_channels(watch, partitions), "creates channels")
         clients.opened("consumer", self, on_exit=self._left_open)
         try:
             async with asyncio.timeout(self.config.start_timeout):
@@ -157,7 +159,12 @@ class Consumer(SingleUseClient):
                     lambda: self._is_subscribed() or (self._watch is not None and self._watch.is_nowhere)
                 )
         except TimeoutError:
-            self._partitions.warn_at_start(asyncio.get_running_loop().time())
+            if not connecting.reports.has_warned:  # else it has just been said why
+                partitions.warn_at_start(asyncio.get_running_loop().time())
+
+    async def _create_channels(self, watch: TopicWatch, partitions: Partitions) -> None:
+        await asyncio.sleep(min(_QUICK, self.config.start_timeout / 5))
+        await create_channels(watch, self.channel, self.config, partitions, self._shell.machine)
 
     async def wait_subscribed(self) -> None:
         """Wait until all partitions to read are subscribed, without a time limit.
@@ -197,14 +204,13 @@ class Consumer(SingleUseClient):
 
     def stats(self) -> ConsumerStats:
         """Return the counts and states of all partitions. It may be called at any time, from any thread."""
-        past = DeliveryCounts() if self._partitions is None else self._partitions.past
-        return consumer_stats(self._hands, self._subscriptions, self._watch, past, self._lookups.counts)
+        machine = self._shell.machine
+        past, counts = machine.subscriptions.past, self._lookups.counts
+        return consumer_stats(self._hands, dict(machine.partitions), self._watch, past, counts)
 
     def _stopped(self) -> str | None:
         if self._shell.failure is not None:
             return str(self._shell.failure)
-        if self._shell.died is not None:
-            return "failed: the background task of the consumer ended"
         if self._close.is_done:
             return "closed"
         return "closing" if self._close.has_begun else super()._stopped()
@@ -213,7 +219,8 @@ class Consumer(SingleUseClient):
         if self._watch is None or self._partitions is None or self._loop is None:
             return []
         now = self._loop.time()
-        return consumer_troubles(self._watch, self._partitions, self._subscriptions, self._opened_at, now)
+        read = dict(self._shell.machine.partitions)
+        return consumer_troubles(self._watch, self._partitions, read, self._opened_at, now)
 
     def _notes(self) -> list[str]:
         return consumer_notes(self._shell.machine)
@@ -279,21 +286,20 @@ class Consumer(SingleUseClient):
         try:
             try:
                 async with asyncio.timeout_at(deadline):
-                    await drain(self._shell, self._subscriptions)
+                    await drain(self._shell)
             except TimeoutError:
                 log.warning("%s: closed with messages unanswered: %s", self._name, self._unanswered_by_nsqd())
                 await self._cut_off(max(began + CUT_OFF_TIMEOUT - loop.time(), 0.0))
-            for subscription in self._subscriptions.values():
-                await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
+            if self._connecting is not None:
+                await self._connecting.aclose(deadline)
         except asyncio.CancelledError:  # aclose() was cancelled: close without waiting
             return
 
     def _unanswered_by_nsqd(self) -> str:
         """Return how many messages of which nsqds are unanswered."""
         counts: Counter[str] = Counter()
-        for subscription in self._subscriptions.values():
-            partition = subscription.state
-            counts[subscription.nsqd] += sum(1 for conn in partition.conns for _ in conn.unanswered)
+        for conn in self._shell.machine.conns:
+            counts[conn.source.nsqd] += sum(1 for _ in conn.unanswered)
         named = ", ".join(f"{count} of {nsqd}" for nsqd, count in sorted(counts.items()) if count)
         return named or "none, but an nsqd did not answer CLS"
 
@@ -302,10 +308,9 @@ class Consumer(SingleUseClient):
         await self._cut_off()
         self._shell.end()
         self._hands.forget()
-        if self._partitions is not None:
-            self._partitions.cancel()
+        if self._connecting is not None:
+            await self._connecting.end()
         await self._shell.giving_up.aclose()
-        await supervisor_ended(self._supervisor, self._name)
         self._shell.giving_up.end_threads()
         await self._lookups.aclose()
         self._observer.flush()
@@ -315,7 +320,8 @@ class Consumer(SingleUseClient):
 
     async def _cut_off(self, timeout: float = CUT_OFF_TIMEOUT) -> None:
         """Requeue the messages in flight that a plain nsqd would keep until their timeout."""
-        await asyncio.gather(*(subscription.cut_off(timeout) for subscription in self._subscriptions.values()))
+        if self._connecting is not None:
+            await self._connecting.cut_off(self._shell.machine.conns, timeout)
 
     def _left_open(self) -> Callable[[], None] | None:
         """Begin to requeue what a plain nsqd would keep until its timeout; called as the process exits.
@@ -325,7 +331,7 @@ class Consumer(SingleUseClient):
         Returns:
             Waits for the end.
         """
-        loop, kept = self._loop, [(each.nsqd, *each.kept) for each in tuple(self._subscriptions.values())]
+        loop, kept = self._loop, [(conn.source.nsqd, *conn.kept) for conn in self._shell.machine.conns]
         kept = [(nsqd, least, most) for nsqd, least, most in kept if most]
         if not kept or loop is None:
             return None
@@ -349,42 +355,12 @@ class Consumer(SingleUseClient):
 
         return wait
 
-    async def _supervise(self, started: asyncio.Event) -> None:
-        """Own the subscriptions' tasks until the close, or until a bug ends one of them."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
-                started.set()
-                if self._watch is not None and self._watch.view is not None and not self._shell.closing.is_set():
-                    self._view_changed(self._watch.view)
-                if self._partitions is not None:
-                    delay = min(_QUICK, self.config.start_timeout / 5)
-                    self._seek()
-                    creating = group.create_task(self._partitions.create_channels(delay))
-                    await self._shell.closing.wait()
-                    for task in (self._seeking, creating):
-                        if task is not None:
-                            task.cancel()
-        except BaseExceptionGroup as died:
-            self._shell.died = died
-            raise
-        finally:
-            self._shell.ended()
-
-    def _seek(self) -> None:
-        """Look for the topic until it exists."""
-        is_seeking = self._seeking is not None and not self._seeking.done()
-        if self._partitions is not None and self._group is not None and not is_seeking:
-            self._seeking = self._group.create_task(self._partitions.seek())
-
     def _view_changed(self, view: TopicView) -> None:
-        if self._partitions is None or self._shell.closing.is_set():
+        if self._connecting is None or self._shell.closing.is_set():
             return
-        self._partitions.follow(view, self._group)
+        self._connecting.viewed(view)
         if view.meta is not None and view.meta.extend_support and self.config.decompress:
             self._hands.expands = True
-        if not self._partitions.is_listed:
-            self._seek()
         self._shell.changed.set()
 
     # -- RDY
@@ -444,7 +420,7 @@ class Consumer(SingleUseClient):
         Raises:
             StopAsyncIteration: The consumer was closed.
             ServerError: nsqd refused, and retrying cannot help.
-            ClosedError: The consumer was not entered, or its own task died.
+            ClosedError: The consumer was not entered.
             ConfigError: As for iterating.
         """
         # Not a coroutine function: the messages belong to the task that calls this, not to one that asyncio.wait_for
@@ -464,7 +440,7 @@ class Consumer(SingleUseClient):
         Raises:
             TimeoutError: No message came in time. It is no NsqError, and the next call goes on.
             ServerError: nsqd refused, and retrying cannot help.
-            ClosedError: The consumer is closed, or was not entered; or its own task died.
+            ClosedError: The consumer is closed, or was not entered.
             ConfigError: ``timeout`` is not valid; or as for iterating.
         """
         limit = None if timeout is None else check_timeout(timeout)
@@ -546,7 +522,7 @@ class Consumer(SingleUseClient):
                 another call is active, this is another event loop than the one that entered it, or signal handlers
                 are asked for outside the main thread.
             ServerError: nsqd refused, and retrying cannot help.
-            ClosedError: The consumer was closed before this call, or not entered; or its own task died.
+            ClosedError: The consumer was closed before this call, or not entered.
 
         If cancelled, it cancels the running handlers. That is no failed attempt: their messages wait in the consumer
         for the next call or iteration, or go back to nsqd when the consumer closes. When the consumer is closed,

@@ -179,7 +179,7 @@ class Hands:
         if not taker.is_handler:
             self.check_iterable()
         if not shell.is_open:
-            if shell.closing.is_set() and shell.failure is None and shell.died is None:
+            if shell.closing.is_set() and shell.failure is None:
                 raise StopAsyncIteration
             shell.check_open()
         machine, now = shell.machine, monotonic()

@@ -1,4 +1,4 @@
-"""What a consumer has in flight: a partition has its connections, and a connection its messages by id, and its RDY.
+"""What a consumer consists of: a partition has its connections, and a connection its messages by id, and its RDY.
 
 Part of the pure machine (``consumer.machine``): no event loop, no clock, no log.
 
@@ -7,6 +7,7 @@ Source: server failures 4.3; server protocol 9.
 
 from __future__ import annotations
 
+import enum
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,11 +15,15 @@ from nsq_ha.message import Message, State
 from nsq_ha.policy.overrun import Granted
 from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.redelivery import SentFins
+from nsq_ha.policy.timing import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nsq_ha.errors import NsqError
     from nsq_ha.policy.redelivery import Stamp
+    from nsq_ha.policy.tls_renewal import Lifetime
+    from nsq_ha.policy.topology import Node, TopicMeta
 
 IN_TIME: Final = 0.95
 """Share of the message timeout that counts: the server's clock started before the message arrived."""
@@ -117,6 +122,20 @@ class Partition:
         replaced: Earlier ones, over which answers are still sent.
         orphans: Messages of lost connections whose handlers still run, by id, with the states that they had.
         longest_delay: Seconds by which nsqd delays a requeue at most, as far as is known.
+        led: The node that leads it, and the topic's settings. None if nothing leads it now.
+        opening: The connection that is being opened or subscribed. None if there is none.
+        failures: Failures in a row, for the pauses between attempts.
+        short_lives: Subscriptions in a row that were lost before they settled.
+        settled_at: When the last subscription counts as working.
+        subscribed_at: When it was subscribed last. None if it never was.
+        retry_at: When to connect again.
+        not_replaced: Attempts in a row to replace a connection whose time is limited.
+        replace_at: When to try that again.
+        outage: What is wrong, from the first failure until a subscription has settled.
+        trouble: Why it is not subscribed. None while it is.
+        has_channel: It has the channel, as far as is known.
+        is_refused: nsqd refused, and retrying cannot help.
+        handle: The owner's.
     """
 
     def __init__(self, number: int) -> None:
@@ -126,6 +145,24 @@ class Partition:
         self.replaced: list[Conn] = []
         self.orphans: dict[bytes, tuple[Message, State]] = {}
         self.longest_delay: float = math.inf
+        self.led: tuple[Node, TopicMeta] | None = None
+        self.opening: Conn | None = None
+        self.failures: int = 0
+        self.short_lives: int = 0
+        self.settled_at: float = -math.inf
+        self.subscribed_at: float | None = None
+        self.retry_at: float = -math.inf
+        self.not_replaced: int = 0
+        self.replace_at: float = -math.inf
+        self.outage: Outage = Outage()
+        self.trouble: NsqError | None = None
+        self.has_channel: bool = False
+        self.is_refused: bool = False
+        self.handle: Any = None
+
+    def is_moved_from(self, conn: Conn) -> bool:
+        """Return whether another node is known to lead."""
+        return self.led is not None and self.led[0] != conn.node
 
     @property
     def conns(self) -> list[Conn]:
@@ -139,6 +176,23 @@ class Partition:
         return sum(len(conn.messages) for conn in self.conns)
 
 
+class Stage(enum.Enum):
+    """How far a connection of a consumer is."""
+
+    OPENING = enum.auto()
+    """It is being opened."""
+    SUBSCRIBING = enum.auto()
+    """It is open; SUB is not answered. Nothing else is read, unless this connection is to replace another one."""
+    SUBSCRIBED = enum.auto()
+    """It waits until nsqd has stopped to send over the connection that it replaces."""
+    IN_USE = enum.auto()
+    """Messages may arrive."""
+    DRAINING = enum.auto()
+    """Another one has replaced it: only answers are sent."""
+    CLOSED = enum.auto()
+    """It has ended, or ends now."""
+
+
 class Conn:
     """One connection that reads a partition.
 
@@ -147,8 +201,16 @@ class Conn:
         is_ordered: The channel is read in order: one message in flight.
         is_returned_at_end: nsqd requeues unanswered messages when the connection ends. A plain one waits for their
             timeout.
+        node: The nsqd.
+        replaces: The connection to the same nsqd that it is to replace.
 
     Attributes:
+        stage: How far it is.
+        lifetime: How long nsqd can write to it. None for no limit.
+        is_stopping: CLS was sent, or is going to be: no new message comes after its answer.
+        is_stopped: CLS was answered, or never will be.
+        replaced_at: When another one replaced it.
+        alive_at: When nsqd must hear next that the client lives.
         source: The ``source`` of its messages; the shell's.
         handle: What writes; the shell's.
         messages: What is in flight, by id, in the order of arrival.
@@ -176,8 +238,24 @@ class Conn:
         may_repeat: The first message may come a second time, see :meth:`without_repeat`.
     """
 
-    def __init__(self, partition: Partition, *, is_ordered: bool, is_returned_at_end: bool = True) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        is_ordered: bool,
+        is_returned_at_end: bool = True,
+        node: Node | None = None,
+        replaces: Conn | None = None,
+    ) -> None:
         self.partition: Partition = partition
+        self.node: Node | None = node
+        self.replaces: Conn | None = replaces
+        self.stage: Stage = Stage.OPENING
+        self.lifetime: Lifetime | None = None
+        self.is_stopping: bool = False
+        self.is_stopped: bool = False
+        self.replaced_at: float = math.inf
+        self.alive_at: float = math.inf
         self.is_ordered: bool = is_ordered
         self.is_returned_at_end: bool = is_returned_at_end
         self.source: Any = None
@@ -214,6 +292,22 @@ class Conn:
         self.max_ready = 1 if self.is_ordered else max_ready
         self.granted = Granted(now, msg_timeout)
         self.is_open = True
+
+    def is_outstanding(self, now: float) -> bool:
+        """Return whether answers are still to be sent, to messages that nsqd has not timed out."""
+        if self.finished or self.commands:
+            return True
+        return bool(self.messages) and now <= max(min(self.replaced_at, now), self.touched_at) + self.msg_timeout
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """The fewest and the most messages that nsqd would keep until their timeout if the connection ended now.
+
+        Those that it has sent for the latest RDY may not have been read yet.
+        """
+        if self.is_returned_at_end or self.is_rejecting:
+            return 0, 0
+        return len(self.messages), max(len(self.messages), self.ready)
 
     @property
     def seen(self) -> Seen:

@@ -8,6 +8,8 @@ drains after each input, when it has called :meth:`ConsumerMachine.settle`:
 * ``wakes``: a message may be taken now that could not before.
 * ``wake_at``: when to call :meth:`ConsumerMachine.tick`.
 
+``consumer.subscriptions`` decides about connections.
+
 Who owns what: a partition has its connection, a connection has its messages by id and its RDY, the consumer has the
 queue. A message knows its connection, by its source, and has one state.
 
@@ -34,6 +36,7 @@ from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.inflight import Requeue, conn_of, stamp_of
 from nsq_ha.consumer.pause import WHY, Pause
 from nsq_ha.consumer.returns import Returns
+from nsq_ha.consumer.subscriptions import Subscriptions
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message, State
 from nsq_ha.policy.ready import LOOK_INTERVAL
@@ -62,17 +65,20 @@ class ConsumerMachine(Returns):
         config: The consumer's options.
         chance: Returns a number from 0 to 1.
         now: The time.
+        topic: The topic.
 
     Attributes:
         flow: How many messages are asked for.
+        subscriptions: The connections.
         is_run: Handlers take the messages.
     """
 
-    def __init__(self, config: ConsumerConfig, chance: Callable[[], float], now: float) -> None:
+    def __init__(self, config: ConsumerConfig, chance: Callable[[], float], now: float, topic: str = "") -> None:
         queue: deque[Message] = deque()
         pause = Pause(config.handler_backoff, chance, queue)
         super().__init__(config, queue, pause)
         self.flow: Flow = Flow(config, self.partitions, queue, pause, self.dirty, now)
+        self.subscriptions: Subscriptions = Subscriptions(config, topic, self, chance)
         self.is_run: bool = False
         self._is_over = False  # more messages are in flight than may be with handlers
         self._has_paused = False
@@ -300,10 +306,11 @@ class ConsumerMachine(Returns):
         if self.touches:
             self.touch_if_old(message, now)
 
-    def close(self) -> None:
+    def close(self, now: float) -> None:
         """Hand out nothing more, and ask for no more."""
-        super().close()
+        self.stop()
         self._gate()
+        self.subscriptions.close(now)
 
     def pause_changed(self, has_changed: bool, now: float) -> None:
         """Follow a change of the pause."""
@@ -349,7 +356,8 @@ class ConsumerMachine(Returns):
         """When to call :meth:`tick`."""
         waits = min(each.until for each in self.deferred.values()) if self.deferred else math.inf
         over = LOOK_INTERVAL + self._looked_at if self._is_over and self.queue else math.inf
-        return min(self.flow.wake_at, self.pause.wake_at, self._turn_at, self.touch_at, waits, over)
+        due = self.subscriptions.wake_at
+        return min(self.flow.wake_at, self.pause.wake_at, self._turn_at, self.touch_at, waits, over, due)
 
     def tick(self, now: float, *, is_awaited: bool) -> None:
         """Do what is due; call this at ``wake_at``.
@@ -371,6 +379,8 @@ class ConsumerMachine(Returns):
             self.tick_touches(now)
         self.wakes: bool = self.wakes or self._is_over
         self.flow.tick(now, is_awaited=is_awaited)
+        if now >= self.subscriptions.wake_at:
+            self.subscriptions.tick(now)
 
     def settle(self, now: float) -> None:
         """Complete one input, or several of the same moment."""

@@ -37,24 +37,14 @@ class Receiver:
         name: The topic and the partition, if there are any.
         start: Checks the first messages after a start position.
         shell: Takes the messages.
-        refused: Called with each error that answers no request, and the nsqd's address.
         skipping: Decides which messages are finished unhandled. None hands out all.
     """
 
-    def __init__(  # noqa: PLR0917 - the parts of one subscription
-        self,
-        topic: str,
-        name: str,
-        start: Start,
-        shell: ConsumerShell,
-        refused: Callable[[ServerError, str], None],
-        skipping: Skipping | None,
-    ) -> None:
+    def __init__(self, topic: str, name: str, start: Start, shell: ConsumerShell, skipping: Skipping | None) -> None:
         self._topic = topic
         self._name = name
         self._start = start
         self._shell = shell
-        self._refused = refused
         self._skipping = skipping
         self._requeued = FewLines()
         self._finished = FewLines()
@@ -124,7 +114,8 @@ class Receiver:
                 self._shorten(longest, conn)
             if isinstance(refusal, NotInFlightError) and (unfinished := refusal.unfinished) is not None:
                 self._shell.machine.fin_refused(conn, unfinished, now)
-            self._refused(refusal, conn.source.nsqd)
+            if (connecting := self._shell.connecting) is not None:
+                connecting.refused(conn.partition, refusal, conn.source.nsqd)
 
     def _shorten(self, longest: float, conn: Conn) -> None:
         if longest != conn.partition.longest_delay:

@@ -200,7 +200,7 @@ class Returns(Answers):
 
     # ------------------------------------------------------------ closing
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Hand out nothing more, and ask for no more."""
         self.is_closing = True
         self.pause.close()

@@ -11,14 +11,15 @@ import logging
 import math
 import random
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.resuming import complete
+from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.consumer.answers import FinishedAgain, HasFailed, Said
 from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
 from nsq_ha.consumer.giving_up import GiveUpPublisher, GivingUp
-from nsq_ha.consumer.inflight import FinishUnseen, Ready, Touch
+from nsq_ha.consumer.inflight import FinishUnseen, Ready, Stage, Touch
 from nsq_ha.consumer.machine import ConsumerMachine, Flooded
 from nsq_ha.consumer.pause import Paused
 from nsq_ha.consumer.source import facts, warn_of_no_effect
@@ -34,11 +35,25 @@ from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_ready, enco
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nsq_ha.consumer.inflight import Command, Conn
+    from nsq_ha.consumer.inflight import Command, Conn, Partition
+    from nsq_ha.errors import ServerError
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
+
+class ConnectionOwner(Protocol):
+    """What the shell needs of ``consumer.connecting``, which needs it."""
+
+    def act(self, action: object) -> None:
+        """Do what the machine wants."""
+
+    def ticks(self) -> None:
+        """Look again at what could not be looked at."""
+
+    def refused(self, partition: Partition, error: ServerError, nsqd: str) -> None:
+        """Report an error that answers no request."""
 
 
 class ConsumerShell:
@@ -64,7 +79,7 @@ class ConsumerShell:
         is_watched: Somebody waits for answers.
         is_due: What the machine wants will be done in this turn.
         failure: An error that retrying cannot fix. None if there is none.
-        died: Why the consumer's own task died. None if it did not.
+        connecting: Its connections. None before the lookups are started.
         on_pause: Called after a failure that matters: others keep messages that were handed out to nobody yet.
     """
 
@@ -73,7 +88,8 @@ class ConsumerShell:
     ) -> None:
         self.name = name
         self.config: ConsumerConfig = config
-        self.machine: ConsumerMachine = ConsumerMachine(config, random.random, monotonic())
+        topic, _, _ = name.partition("/")
+        self.machine: ConsumerMachine = ConsumerMachine(config, random.random, monotonic(), topic)
         self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, observer)
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
         self.giving_up: GivingUp = GivingUp(config, publisher, self, observer)
@@ -83,7 +99,7 @@ class ConsumerShell:
         self.is_watched: bool = False
         self.is_due: bool = False
         self.failure: NsqError | None = None
-        self.died: BaseException | None = None
+        self.connecting: ConnectionOwner | None = None
         self.on_pause: set[Callable[[], None]] = set()
         self.is_open: bool = False  # started, and neither closing nor refused
         self._observer = observer
@@ -115,7 +131,7 @@ class ConsumerShell:
         if self.loop is None:
             raise ClosedError("use the consumer with 'async with'")
         if self.closing.is_set():
-            raise ClosedError("the consumer is closed") from self.died
+            raise ClosedError("the consumer is closed")
         return self.loop
 
     # ------------------------------------------------------------ what connections report
@@ -138,19 +154,6 @@ class ConsumerShell:
             self.drain()
         if conn.repeats_ready and conn.ready and conn.handle is not None:
             conn.handle.write(encode_ready(conn.ready))
-
-    def joined(self, conn: Conn) -> None:
-        """Record that a subscription succeeded, perhaps over another connection; RDY is still 0."""
-        self.machine.opened(conn, monotonic())
-        self.changed.set()
-        self.due()
-
-    def left(self, conn: Conn) -> None:
-        """Record that a connection can take no more answers."""
-        self.machine.lost(conn, monotonic())
-        conn.handle = None
-        self.changed.set()
-        self.due()
 
     def refused(self, error: NsqError) -> None:
         """Record an error that retrying cannot fix; the application's next call raises it."""
@@ -292,7 +295,11 @@ class ConsumerShell:
             actions = machine.actions[:]
             machine.actions.clear()
             for action in actions:
-                self._act(action, now)
+                try:
+                    self._act(action, now)
+                except Exception as error:  # noqa: BLE001 - the others go on
+                    report_unexpected(log, f"{self.name}, {type(action).__name__}", error)
+            self.changed.set()
         if machine.wakes:
             machine.wakes = False
             self.wake()
@@ -308,8 +315,8 @@ class ConsumerShell:
             parts.append(encode_fins(self.machine.written(conn, now, is_blocked=bool(self.clock.blocked_for(now)))))
         if conn.handle is not None:
             conn.handle.write_now(parts[0] if len(parts) == 1 else b"".join(parts))
-        if conn.source.on_answered is not None:
-            conn.source.on_answered()
+        if conn.stage is Stage.DRAINING:
+            self.machine.subscriptions.answered(conn, now)
 
     def encoded(self, _: Conn, command: Command) -> bytes:
         """Return the bytes of a command."""
@@ -325,14 +332,7 @@ class ConsumerShell:
         if isinstance(action, Said):
             log.log(logging.WARNING if action.is_warning else logging.DEBUG, "%s: %s", self.name, action.text)
         elif isinstance(action, FinishedAgain):
-            copy = action.message
-            if (more := self._finished_again.take(now)) is not None:
-                log.info(
-                    "%r was handled before, but its FIN was without effect: finishing this copy unhandled%s", copy, more
-                )
-            self._observer.event(FinishedAgainEvent(**facts(copy)))
-            if observe.watched.is_any:
-                observe.finished(copy.topic, copy)
+            self._was_finished(action.message, now)
         elif isinstance(action, HasFailed):
             if not action.message.answered:
                 action.message.requeue()
@@ -342,6 +342,17 @@ class ConsumerShell:
             action.conn.handle.abort(action.reason)
         elif isinstance(action, Paused):
             self._paused(action, now)
+        elif self.connecting is not None:
+            self.connecting.act(action)
+
+    def _was_finished(self, copy: Message, now: float) -> None:
+        if (more := self._finished_again.take(now)) is not None:
+            log.info(
+                "%r was handled before, but its FIN was without effect: finishing this copy unhandled%s", copy, more
+            )
+        self._observer.event(FinishedAgainEvent(**facts(copy)))
+        if observe.watched.is_any:
+            observe.finished(copy.topic, copy)
 
     def _paused(self, change: Paused, now: float) -> None:
         if change.state != "ended":
@@ -386,19 +397,21 @@ class ConsumerShell:
             return
         now = max(now, self._timer_at)  # timers may fire a tick of the clock early
         self._timer, self._timer_at = None, math.inf
-        self.machine.tick(now, is_awaited=self.is_awaited)
+        try:
+            if self.connecting is not None:
+                self.connecting.ticks()
+            self.machine.tick(now, is_awaited=self.is_awaited)
+        except Exception as error:  # noqa: BLE001 - a later one may work
+            report_unexpected(log, f"the clock of {self.name}", error)
+            self.machine.subscriptions.wake_at = now + TICK
         self.drain()
 
     # ------------------------------------------------------------ the end
 
     def close(self) -> None:
         """Hand out no more messages, and ask for no more."""
-        self.ended()
-        self.machine.close()
+        self.machine.close(monotonic())
         self.due()
-
-    def ended(self) -> None:
-        """Record that no more messages are handed out; the consumer's own task may have died."""
         self.is_open = False
         self.is_watched = True
         self.closing.set()

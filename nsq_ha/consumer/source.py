@@ -17,7 +17,6 @@ from nsq_ha.message import State
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from nsq_ha.consumer.inflight import Conn
     from nsq_ha.consumer.machine import ConsumerMachine
@@ -65,7 +64,6 @@ class Source:
 
     Attributes:
         conn: The connection.
-        on_answered: Called when something was answered, if the connection is kept only for that.
     """
 
     def __init__(self, shell: Shell, conn: Conn, topic: str, channel: str, nsqd: str) -> None:
@@ -75,7 +73,6 @@ class Source:
         self.nsqd: str = nsqd
         self.conn: Conn = conn
         self._shell = shell
-        self.on_answered: Callable[[], None] | None = None
         self._thread = get_ident()
 
     def finish(self, message: Message) -> None:

@@ -10,25 +10,23 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from nsq_ha.engine.link import STATES
 from nsq_ha.message import State
 from nsq_ha.policy.health import Trouble
-from nsq_ha.stats import ConsumerPartition, ConsumerStats
+from nsq_ha.stats import ConsumerPartition, ConsumerStats, PartitionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsq_ha.consumer.handing import Hands
-    from nsq_ha.consumer.inflight import DeliveryCounts
+    from nsq_ha.consumer.inflight import DeliveryCounts, Partition
     from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.consumer.partitions import Partitions
-    from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.engine.lookups import LookupCounts, TopicWatch
 
 
 def consumer_stats(
     hands: Hands,
-    readers: Mapping[int, Subscription],
+    read: Mapping[int, Partition],
     watch: TopicWatch | None,
     past: DeliveryCounts,
     lookups: LookupCounts,
@@ -37,7 +35,7 @@ def consumer_stats(
 
     Args:
         hands: Its messages.
-        readers: Its subscriptions.
+        read: Its partitions.
         watch: The topic's lookups. None before the consumer is entered.
         past: Counts of partitions that are no longer read.
         lookups: Counts of all lookups.
@@ -45,8 +43,10 @@ def consumer_stats(
     shell, flow = hands.shell, hands.shell.machine.flow
     waiting = Counter(message.partition for message in shell.machine.in_state(State.QUEUED))
     topic, _, channel = shell.name.partition("/")
-    subscriptions = sorted(readers.items())
-    partitions = [_partition(topic, watch, subscription, waiting[number]) for number, subscription in subscriptions]
+    is_closing = shell.machine.is_closing
+    partitions = [
+        _partition(topic, watch, each, waiting[number], is_closing=is_closing) for number, each in sorted(read.items())
+    ]
     return ConsumerStats(
         topic=topic,
         channel=channel,
@@ -66,23 +66,35 @@ def consumer_stats(
     )
 
 
-def _partition(topic: str, watch: TopicWatch | None, subscription: Subscription, queued: int) -> ConsumerPartition:
+def _partition(
+    topic: str, watch: TopicWatch | None, partition: Partition, queued: int, *, is_closing: bool
+) -> ConsumerPartition:
     view = None if watch is None else watch.view
-    leader = None if view is None else view.leaders.get(subscription.partition)
-    state, trouble = subscription.state, subscription.trouble
-    counts = state.counts
+    leader = None if view is None else view.leaders.get(partition.number)
+    counts, conn, trouble = partition.counts, partition.conn, partition.trouble
+    handle = None if conn is None else conn.handle
     return ConsumerPartition(
         topic=topic,
-        partition=subscription.partition,
+        partition=partition.number,
         leader=None if leader is None else leader.address,
-        state=STATES[subscription.link.life.state],
+        state=_state(partition, is_closing=is_closing),
         queued=queued,
-        ready=0 if state.conn is None else state.conn.ready,
+        ready=0 if conn is None else conn.ready,
         lag=None if counts.lag_ns is None else counts.lag_ns / 1e9,
-        heartbeat_age=subscription.link.heartbeat_age,
+        heartbeat_age=None if handle is None else handle.heartbeat_age,
         trouble=None if trouble is None else str(trouble),
-        **counts.fields(state.in_flight),
+        **counts.fields(partition.in_flight),
     )
+
+
+def _state(partition: Partition, *, is_closing: bool) -> PartitionState:
+    if is_closing:
+        return "closing" if partition.conns else "closed"
+    if partition.conn is not None:
+        return "connected"
+    if partition.is_refused:
+        return "closed"
+    return "waiting" if partition.opening is None else "connecting"
 
 
 def consumer_notes(machine: ConsumerMachine) -> list[str]:
@@ -96,7 +108,7 @@ def consumer_notes(machine: ConsumerMachine) -> list[str]:
 
 
 def consumer_troubles(
-    watch: TopicWatch, partitions: Partitions, subscriptions: Mapping[int, Subscription], opened_at: float, now: float
+    watch: TopicWatch, partitions: Partitions, read: Mapping[int, Partition], opened_at: float, now: float
 ) -> list[Trouble]:
     """Return what does not work, at the loop's time ``now``."""
     found: list[Trouble] = []
@@ -105,18 +117,18 @@ def consumer_troubles(
         found.append(Trouble("", str(error), now - failing_since))
     wanted = partitions.needed()
     # nsqds of a plain cluster that are not listed any more are read while their connections last.
-    if not wanted and error is None and not any(map(partitions.is_subscribed, tuple(subscriptions))):
+    if not wanted and error is None and not partitions.is_any_read:
         since = opened_at if partitions.absent_since is None else partitions.absent_since
         found.append(Trouble(watch.topic, partitions.why_not(), now - since))
     leaderless = dict(watch.leaderless_since)
     for number in sorted(wanted):
         if partitions.is_subscribed(number):
             continue
-        subscription, name = subscriptions.get(number), watch.name_of(number)
+        partition, name = read.get(number), watch.name_of(number)
         if number in leaderless:
             found.append(Trouble(name, "has no leader", now - leaderless[number]))
             continue
-        reason = None if subscription is None else subscription.trouble
-        since = opened_at if subscription is None else subscription.trouble_since or opened_at
+        reason = None if partition is None else partition.trouble
+        since = opened_at if partition is None else partition.outage.began_at or opened_at
         found.append(Trouble(name, "is not subscribed yet" if reason is None else str(reason), now - since))
     return found

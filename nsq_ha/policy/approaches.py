@@ -39,7 +39,7 @@ BURST: Final = 3
 RATE: Final = 1.0
 
 SETTLED: Final = 10.0
-"""Seconds after which a loss is no sign of a bad peer; as ``link_life.LONGEST_SETTLING``."""
+"""Seconds after which a loss is no sign of a bad peer; as ``consumer.subscriptions.LONGEST_SETTLING``."""
 
 PROOFS: Final = (0.25, 2.5, SETTLED)
 """Seconds that a connection lasts to a doubted address that is well again: at first, and after each relapse."""

@@ -7,13 +7,28 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from nsq_ha.consumer.answers import FinishedAgain, HasFailed
-from nsq_ha.consumer.inflight import Conn, FinishUnseen, Partition, Ready, Requeue, Taker, Touch
+from nsq_ha.consumer.inflight import Conn, FinishUnseen, Partition, Ready, Requeue, Stage, Taker, Touch
 from nsq_ha.consumer.machine import ConsumerMachine, Flooded
 from nsq_ha.consumer.returns import CLOSED
+from nsq_ha.consumer.subscriptions import (
+    Abandon,
+    Connect,
+    Disconnect,
+    KeepAlive,
+    LookUps,
+    PartitionEvent,
+    StopMessages,
+    Unreadable,
+)
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ServerError
 from nsq_ha.message import Message, State
 from nsq_ha.options.config import ConsumerConfig
+from nsq_ha.policy.tls_renewal import Lifetime
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
 TIMEOUT: Final = 4.0
+NODES: Final = tuple(Node("n", number, 0) for number in range(1, 4))
+REFUSALS: Final = (ConnectError("refused"), ConnectionLostError("lost"), ServerError("E_SUB_FAILED"))
 
 
 class Server:
@@ -41,21 +56,37 @@ class World:
     """A consumer's machine between servers, handlers and tasks, driven by chance.
 
     Attributes:
+        leaders: The nsqd that leads each partition, or None.
+        attempts: Connections that are being opened or subscribed.
+        stopping: Connections over which CLS was sent and not answered.
+        paused: Partitions that must not be connected to before a time, unless another node leads.
+        looked_up: Whether the topic is looked up often.
         now: The time.
         handling: What handlers and tasks have, and who.
         handled: Numbers of messages that were finished by the application.
     """
 
-    def __init__(self, seed: int, *, ordered: bool = False, plain: bool = False, **options: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        seed: int,
+        *,
+        ordered: bool = False,
+        plain: bool = False,
+        tls: bool = False,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
         self.chance = random.Random(seed)
         self.now = 100.0
         self.config = ConsumerConfig(lookupd=("http://a:1",), **{"max_in_flight": 4, **options})
         self.machine = ConsumerMachine(self.config, self.chance.random, self.now)
-        self.ordered, self.plain = ordered, plain
+        self.ordered, self.plain, self.tls = ordered, plain, tls
         self.servers = [Server(number) for number in range(2)]
-        self.parts = [Partition(number) for number in range(2)]
-        for part in self.parts:
-            self.machine.partitions[part.number] = part
+        self.leaders: list[Node | None] = [NODES[0], NODES[1]]
+        self.attempts: dict[Conn, None] = {}
+        self.stopping: dict[Conn, None] = {}
+        self.paused: dict[int, float] = {}
+        self.looked_up = self.is_faultless = False
+        self.lost_by_machine, self.machine.lost = self.machine.lost, self.lost  # type: ignore[method-assign]
         self.handlers = Taker(is_handler=True)
         self.tasks = [Taker(), Taker()]
         self.handling: list[tuple[Message, Taker]] = []
@@ -67,9 +98,13 @@ class World:
         if self.is_run:
             self.machine.is_run = True
             self.machine.flow.used_by(3, self.now)
-        for server in self.servers:
-            self.connect(server)
+        self.view()
         self.drain()
+        self.subscribe_all()
+
+    @property
+    def parts(self) -> list[Partition]:
+        return list(self.machine.partitions.values())
 
     # ------------------------------------------------------------ the owner's part
 
@@ -98,7 +133,38 @@ class World:
                 assert number in self.handled, "finished unhandled, and nobody has handled it"
             elif isinstance(action, Flooded):
                 self.lose(action.conn)
+            else:
+                self.act(action)
+        if actions:
+            self.drain()
         self.check()
+
+    def act(self, action: object) -> None:
+        """Do what the machine wants with connections."""
+        if isinstance(action, Connect):
+            part, conn = action.conn.partition, action.conn
+            assert conn is part.opening, "an attempt that nobody waits for"
+            assert conn.replaces is not None or self.now >= self.paused.get(part.number, 0.0), "tried without a pause"
+            assert self.leaders[part.number] in {None, conn.node}
+            self.attempts[conn] = None
+        elif isinstance(action, Disconnect):
+            assert action.conn.stage is Stage.CLOSED
+            assert not action.conn.messages
+            self.attempts.pop(action.conn, None)
+            self.gone(action.conn)
+        elif isinstance(action, StopMessages):
+            assert action.conn not in self.stopping, "two CLS"
+            self.stopping[action.conn] = None
+        elif isinstance(action, KeepAlive):
+            assert action.conn.stage is not Stage.IN_USE
+        elif isinstance(action, LookUps):
+            if action.how != "if old":
+                assert self.looked_up is (action.how == "rarely")
+                self.looked_up = action.how == "often"
+        elif isinstance(action, PartitionEvent) and action.what == "failed":
+            self.paused[action.partition.number] = action.partition.retry_at
+        else:
+            assert not isinstance(action, Unreadable | Abandon)
 
     def write(self, conn: Conn) -> None:
         server = self.servers[conn.partition.number]
@@ -112,6 +178,8 @@ class World:
                 self.answer(conn, server, command)
         if conn.finished:
             self.finish(conn, server)
+        if conn.stage is Stage.DRAINING:
+            self.machine.subscriptions.answered(conn, self.now)
 
     def answer(self, conn: Conn, server: Server, command: Requeue | Touch | FinishUnseen) -> None:
         self.requeued[server.number] += isinstance(command, Requeue) and command.message is not None
@@ -189,44 +257,112 @@ class World:
             counts = part.counts.fields(part.in_flight)
             assert all(count >= 0 for count in counts.values()), counts
 
+        self.check_connections()
+
+    def check_connections(self) -> None:
+        for part in self.parts:
+            conn, opening = part.conn, part.opening
+            assert conn is None or conn.stage is Stage.IN_USE
+            assert {each.stage for each in part.replaced} <= {Stage.DRAINING}
+            asked = [each for each in part.conns if each.ready]
+            assert len(asked) <= 1, "messages are asked for over two connections"
+            if self.machine.is_closing:
+                assert opening is None
+                continue
+            if opening is not None:
+                assert opening.stage in {Stage.OPENING, Stage.SUBSCRIBING, Stage.SUBSCRIBED}
+                assert self.leaders[part.number] in {None, opening.node}, "another node leads"
+                assert opening.replaces in {None, conn}
+                assert opening.stage is Stage.OPENING or opening.replaces is conn, "still read from a former leader"
+            is_read = conn is not None and self.leaders[part.number] in {None, conn.node}
+            if not is_read and opening is None:
+                assert self.machine.wake_at <= max(part.retry_at, self.now), "nobody will connect"
+                assert not part.failures or self.looked_up, "nobody looks for another leader"
+
     # ------------------------------------------------------------ the servers
 
-    def connect(self, server: Server) -> None:
-        part = self.parts[server.number]
-        conn = Conn(part, is_ordered=self.ordered, is_returned_at_end=not self.plain)
+    def view(self) -> None:
+        leaders = {number: node for number, node in enumerate(self.leaders) if node is not None}
+        meta = TopicMeta(2, ordered=self.ordered, is_partitioned=not self.plain)
+        known = dict(enumerate(NODES[:2]))
+        for number, before in enumerate(self.machine.partitions.values()):
+            if number in leaders and before.led is not None and before.led[0] != leaders[number]:
+                self.paused.pop(number, None)
+            if before.led is None:
+                self.paused.pop(number, None)
+        view = TopicView("t", meta, leaders, complete=len(leaders) == 2, exists=True, last_known=known)
+        self.machine.subscriptions.viewed(view, self.now)
+
+    def open(self, conn: Conn) -> None:
+        """Let an attempt succeed, as far as its next step."""
+        machine = self.machine
+        if conn.stage is Stage.OPENING:
+            if self.tls:
+                conn.lifetime = Lifetime(self.now, 5.0, 0.25 * self.chance.random())
+            assert machine.subscriptions.opened(conn, self.now)
+            return
         conn.opened(self.now, msg_timeout=TIMEOUT, max_msg_timeout=20.0, max_ready=2500)
         conn.source = SimpleNamespace(
-            conn=conn, topic="t", channel="c", partition=server.number, nsqd="n:1", msg_timeout=TIMEOUT
+            conn=conn, topic="t", channel="c", partition=conn.partition.number, nsqd="n:1", msg_timeout=TIMEOUT
         )
-        self.machine.opened(conn, self.now)
+        del self.attempts[conn]
+        machine.subscriptions.subscribed(conn, self.now)
 
-    def lose(self, conn: Conn) -> None:
-        """End a connection: the partitioned server delivers its messages again at once."""
+    def subscribe_all(self) -> None:
+        while self.attempts:
+            self.open(next(iter(self.attempts)))
+            self.drain()
+
+    def lost(self, conn: Conn, now: float) -> None:
+        """Count what a lost connection returns."""
+        if conn.is_open:
+            self.returned[conn.partition.number] += len(conn.messages)
+        self.lost_by_machine(conn, now)
+
+    def gone(self, conn: Conn) -> None:
+        """End a connection for its server: the partitioned one delivers its messages again at once."""
         server = self.servers[conn.partition.number]
-        if not conn.is_open:
-            return
-        self.returned[server.number] += len(conn.messages)
-        self.machine.lost(conn, self.now)
+        self.stopping.pop(conn, None)
         server.under_way = [each for each in server.under_way if each[0] is not conn]
         for number, (of, _, attempts) in list(server.in_flight.items()):
             if of is conn:
                 del server.in_flight[number]
                 server.waiting.append((number, attempts))
 
+    def lose(self, conn: Conn, error: NsqError = REFUSALS[1]) -> None:
+        """End a connection, or an attempt."""
+        if conn.stage is Stage.CLOSED:
+            return
+        if self.attempts.pop(conn, conn) is None:
+            self.machine.subscriptions.failed(conn, error, self.now)
+        else:
+            self.machine.subscriptions.lost(conn, error, self.now)
+        self.gone(conn)
+
+    def step_connects(self) -> None:
+        if self.attempts:
+            self.open(self.chance.choice(list(self.attempts)))
+
+    def step_is_refused(self) -> None:
+        if self.attempts:
+            self.lose(self.chance.choice(list(self.attempts)), self.chance.choice(REFUSALS))
+
     def step_loses(self) -> None:
-        conns = self.machine.conns
+        conns = [*self.machine.conns, *(part.opening for part in self.parts if part.opening is not None)]
         if conns:
-            conn = self.chance.choice(conns)
-            self.lose(conn)
-            if conn.partition.conn is None and not self.machine.is_closing:
-                self.connect(self.servers[conn.partition.number])
+            self.lose(self.chance.choice(conns))
+
+    def step_stops(self) -> None:
+        if self.stopping:
+            conn = self.chance.choice(list(self.stopping))
+            del self.stopping[conn]
+            self.machine.subscriptions.stopped(conn, self.now)
 
     def step_moves(self) -> None:
-        """Replace a connection; the earlier one is kept for answers."""
-        part = self.chance.choice(self.parts)
-        if part.conn is not None and not self.machine.is_closing:
-            self.machine.replaced(part.conn)
-            self.connect(self.servers[part.number])
+        """Let another node lead, or nobody."""
+        if not self.machine.is_closing and not self.plain:
+            self.leaders[self.chance.randrange(2)] = self.chance.choice((*NODES, None))
+            self.view()
 
     def step_publishes(self) -> None:
         server = self.chance.choice(self.servers)
@@ -236,7 +372,7 @@ class World:
     def step_delivers(self) -> None:
         server = self.chance.choice(self.servers)
         conn = self.parts[server.number].conn
-        if conn is None:
+        if conn is None or (conn.is_stopping and conn not in self.stopping):
             return
         mine = sum(of is conn for of, _, _ in server.in_flight.values())
         count = min(self.chance.randint(1, 3), max(conn.ready - mine, 0), len(server.waiting))
@@ -259,10 +395,6 @@ class World:
                 if self.now - sent_at > TIMEOUT:
                     del server.in_flight[number]
                     server.waiting.append((number, attempts + 1))
-        for part in self.parts:
-            for conn in part.replaced[:]:
-                if all(self.now > message.deadline for message in conn.messages.values()):
-                    self.lose(conn)  # as the link does: nothing is outstanding
 
     def step_time(self) -> None:
         for server in self.servers:
@@ -375,6 +507,9 @@ class World:
         "is_cancelled",
         "touches",
         "loses",
+        "is_refused",
+        *(("connects",) * 4),
+        *(("stops",) * 2),
         "moves",
         "pauses",
         "rates",
@@ -390,7 +525,7 @@ class World:
         """Close as the shell does, and check that nothing is left with the consumer."""
         self.left_to_end = True
         machine = self.machine
-        machine.close()
+        machine.close(self.now)
         self.drain()
         assert machine.take(self.handlers, self.now) is None
         machine.return_failed(self.now)
@@ -412,8 +547,14 @@ class World:
             machine.cut_off(conn, self.now)
             machine.reject(conn)
         self.drain()
+        while self.stopping:
+            self.step_stops()
+            self.drain()
+        assert machine.subscriptions.are_stopped
+        assert not self.attempts
+        assert not self.looked_up
         for conn in machine.conns:
-            self.lose(conn)
+            machine.subscriptions.end(conn, REFUSALS[1], self.now)
         self.drain()
         assert not machine.conns
         assert not [m for m in machine.queue if m.state is State.QUEUED]
@@ -424,9 +565,14 @@ class World:
             if message.answered:
                 self.handling = [(m, t) for m, t in self.handling if m is not message]
         self.machine.set_max_in_flight(4, self.now)
+        self.leaders = [NODES[0], NODES[1]]
+        self.view()
         for _ in range(3000):
             if all(len(server.finished) == server.last for server in self.servers):
                 return
+            self.drain()
+            self.subscribe_all()
+            self.step_stops()
             for name in ("delivers", "takes", "finishes", "delivers", "takes", "finishes", "time"):
                 getattr(self, f"step_{name}")()
                 self.drain()

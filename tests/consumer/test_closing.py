@@ -1,4 +1,4 @@
-"""What closing does to messages that nobody saw, and to a consumer whose own task has died."""
+"""What closing does to messages that nobody saw."""
 
 import asyncio
 import gc
@@ -7,8 +7,7 @@ import weakref
 
 import pytest
 
-from nsq_ha import ClosedError, Message
-from nsq_ha.engine.lookups import TopicWatch
+from nsq_ha import Message
 from nsq_ha.protocol import Close, Requeue
 from tests.support.inside import consumer_machine_of
 from tests.support.nsqd import message_id
@@ -65,26 +64,6 @@ async def test_a_consumer_that_is_cancelled_while_it_closes_leaves_nothing_in_me
         return gone() is None
 
     await eventually(is_collected)
-
-
-async def test_a_dead_task_of_the_consumer_is_reported_once_and_is_never_unretrieved(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def broken(*_: object) -> None:
-        raise ZeroDivisionError("a bug of ours")
-
-    monkeypatch.setattr(TopicWatch, "wait_until", broken)
-    with caplog.at_level(logging.ERROR):
-        consumer = stage.consumer()
-        with pytest.raises(ClosedError) as caught:
-            await consumer.__aenter__()
-        assert isinstance(caught.value.__cause__, BaseExceptionGroup)
-        await consumer.aclose()
-        await eventually(lambda: "own task died" in caplog.text)
-        del caught, consumer
-        gc.collect()
-    assert "never retrieved" not in caplog.text
-    assert "a bug of ours" in caplog.text
 
 
 async def test_a_close_with_messages_unanswered_is_a_warning(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

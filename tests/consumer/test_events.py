@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from nsq_ha.consumer import subscriptions
 from nsq_ha.events import (
     Connected,
     Disconnected,
@@ -17,7 +18,7 @@ from nsq_ha.events import (
     Stalled,
 )
 from nsq_ha.message import Message
-from nsq_ha.policy import link_life, timing
+from nsq_ha.policy import timing
 from nsq_ha.protocol import Finish
 from tests.support.events import Events, plain
 from tests.support.nsqd import Refusing, Subscribe, error
@@ -72,7 +73,7 @@ async def test_a_partition_that_stalls_and_recovers(
     stage: Stage, found: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timing, "FIRST_WARNING", 0.5)
-    monkeypatch.setattr(link_life, "LONGEST_SETTLING", 0.5)
+    monkeypatch.setattr(subscriptions, "LONGEST_SETTLING", 0.5)
     async with stage.consumer(on_event=found.append, lookup_interval=0.1):
         await stage.nsqd.stop()
         await eventually(lambda: found.of(Stalled))

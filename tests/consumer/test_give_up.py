@@ -16,7 +16,7 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import TopicNotFoundError
 from nsq_ha.protocol import Close, Finish, Requeue
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
-from tests.support.inside import subscriptions_of
+from tests.support.inside import partitions_of
 from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import eventually, turn
@@ -442,7 +442,7 @@ async def test_no_answer_about_it_is_no_reason_not_to_start(stage: Stage) -> Non
         Producer(lookupd=f"http://127.0.0.1:{stage.nsqd.port}", lookup_timeout=0.1) as silent,
         stage.consumer(max_attempts=3, on_give_up="dead_letter", dead_letter_topic="dead", producer=silent) as consumer,
     ):
-        await eventually(lambda: subscriptions_of(consumer))
+        await eventually(lambda: partitions_of(consumer))
 
 
 @pytest.mark.parametrize("policy", ["dead_letter", "republish"])

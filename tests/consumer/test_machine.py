@@ -13,6 +13,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "plain": {"plain": True},
     "partitioned": {},
     "ordered": {"ordered": True},
+    "tls": {"tls": True},
     "rate": {"max_rate": 20.0},
     "touched": {"auto_touch": True},
     "no pause": {"handler_backoff": None},

@@ -15,7 +15,7 @@ from nsq_ha.errors import InvalidCommandError, TlsRequiredError
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Finish, Requeue
 from tests.support.certificates import CA_FILE, server_context
-from tests.support.inside import subscriptions_of
+from tests.support.inside import partitions_of
 from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import turn
@@ -184,7 +184,7 @@ async def test_without_tls_the_error_says_what_to_give() -> None:
 async def test_messages_of_another_partition_end_a_connection_that_was_positioned_by_sub(stage: Stage) -> None:
     async with stage.consumer() as consumer:
         peer = await stage.nsqd.subscriber()
-        subscriptions_of(consumer)[0]._start.is_checked = True
+        partitions_of(consumer)[0].handle.start.is_checked = True
         peer.message(b"foreign", message_id(2, partition=1))
         again = await stage.nsqd.subscriber(1)
         again.message(b"ours", message_id(3))
@@ -199,7 +199,7 @@ async def test_messages_of_another_partition_end_a_connection_that_was_positione
 async def positioned(stage: Stage, consumer: Consumer) -> Peer:
     """Return the subscriber; it counts as the first after a position was set, which needs nsqd's HTTP otherwise."""
     peer = await stage.nsqd.subscriber()
-    conn = subscriptions_of(consumer)[0].state.conn
+    conn = partitions_of(consumer)[0].conn
     assert conn is not None
     conn.may_repeat = True
     return peer

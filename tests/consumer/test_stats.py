@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 
 from nsq_ha.consumer.statistics import consumer_troubles
-from nsq_ha.consumer.subscription import Subscription
-from nsq_ha.engine.link import STATES
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, ResponseTimeoutError, ServerError
 from nsq_ha.message import Message
-from nsq_ha.policy.link_life import LinkState
 from nsq_ha.protocol import Finish, Requeue
 from nsq_ha.stats import ConsumerPartition, ConsumerStats
-from tests.support.inside import consumer_machine_of
+from tests.support.inside import consumer_machine_of, partitions_of
 from tests.support.nsqd import Refusing, Subscribe, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
@@ -26,10 +23,6 @@ from tests.support.waiting import eventually
 def one(stats: ConsumerStats) -> ConsumerPartition:
     [partition] = stats.partitions
     return partition
-
-
-def test_every_state_has_a_name() -> None:
-    assert STATES.keys() == set(LinkState)
 
 
 async def test_before_and_after(stage: Stage) -> None:
@@ -182,21 +175,23 @@ async def test_another_thread_may_look(stage: Stage) -> None:
 
 
 async def test_what_arrives_while_another_thread_looks_is_counted_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
 ) -> None:
     """Messages counted as finished that were not, or as fewer than none: for Prometheus, a counter that began again."""
 
-    def arrive(subscription: Subscription) -> None:
-        conn = subscription.state.conn
-        assert conn is not None
-        message = Message(message_id(2), b"x", 1, 1, conn.source)
-        consumer_machine_of(consumer).arrived(conn, [message], 0.0, 0.0)
+    class ArrivingError(ClosedError):
+        def __str__(self) -> str:
+            conn = partition.conn
+            assert conn is not None
+            message = Message(message_id(2), b"x", 1, 1, conn.source)
+            consumer_machine_of(consumer).arrived(conn, [message], 0.0, 0.0)
+            return ""
 
     async with stage.consumer() as consumer:
         await stage.nsqd.subscriber()
-        with monkeypatch.context() as patched:
-            patched.setattr(Subscription, "trouble", property(arrive))
-            stats = consumer.stats()
+        partition = partitions_of(consumer)[0]
+        partition.trouble = ArrivingError()
+        stats = consumer.stats()
         assert (stats.delivered, stats.in_flight, stats.finished) == (1, 1, 0)
 
 
@@ -337,6 +332,6 @@ def test_another_thread_may_ask_while_a_lookup_ends() -> None:
     watch: Any = SimpleNamespace(
         topic=TOPIC, error=SilentError(""), failing_since=4.0, absent_since=None, leaderless_since={}
     )
-    partitions: Any = SimpleNamespace(needed=set)
+    partitions: Any = SimpleNamespace(needed=set, is_any_read=False)
     troubles = consumer_troubles(watch, partitions, {}, 0.0, 10.0)
     assert [(each.reason, each.seconds) for each in troubles] == [("no answer", 6.0)]

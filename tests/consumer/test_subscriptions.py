@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from nsq_ha import ClosedError, ConfigError, Consumer, ServerError, TlsConfig
+from nsq_ha import ConfigError, Consumer, ServerError, TlsConfig
 from nsq_ha.errors import NsqError, SubscribeRefusedError
 from nsq_ha.policy import overrun
 from nsq_ha.policy.redelivery import DAMAGED_ATTEMPTS
 from nsq_ha.policy.timing import FEW_LINES
 from nsq_ha.protocol import Command, Finish, Identity, Ready, SubAdvanced, SubOrdered, Touch
 from nsq_ha.protocol.commands import Auth, Identify, Requeue
-from tests.support.inside import subscriptions_of
+from tests.support.inside import partitions_of
 from tests.support.nsqd import LIMIT, OK, Peer, Refusing, Subscribe, error, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import dawdle, eventually, turn
@@ -449,21 +449,6 @@ async def test_the_same_id_again_and_again(stage: Stage) -> None:
 # ------------------------------------------------------------ the end
 
 
-async def test_a_bug_in_the_supervisor_ends_the_consumer_and_is_reported(stage: Stage) -> None:
-    async with stage.consumer() as consumer:
-        await stage.nsqd.subscriber()
-
-        async def fail() -> None:
-            raise RuntimeError("a bug of ours")
-
-        assert consumer._group is not None
-        consumer._group.create_task(fail())
-        with pytest.raises(ClosedError) as caught:
-            await asyncio.wait_for(anext(consumer), LIMIT)
-        assert isinstance(caught.value.__cause__, BaseExceptionGroup)
-        assert "a bug of ours" in repr(caught.value.__cause__.exceptions)
-
-
 async def test_cancelled_while_it_starts(stage: Stage) -> None:
     stage.nsqd.is_silent = True
     starting = asyncio.create_task(stage.consumer().__aenter__())
@@ -504,8 +489,8 @@ async def test_a_topic_that_is_read_in_another_way_is_refused_at_once(stage: Sta
 async def test_a_topic_that_a_named_nsqd_does_not_have_says_what_to_give(stage: Stage) -> None:
     stage.nsqd.script = Refusing(Subscribe, *["E_TOPIC_NOT_EXIST "] * 100, closes=True)
     async with direct(stage, start_timeout=0.05) as consumer:
-        await eventually(lambda: "topic 'orders' is not on this nsqd" in str(subscriptions_of(consumer)[0].trouble))
-        assert "give lookupd=" in str(subscriptions_of(consumer)[0].trouble)
+        await eventually(lambda: "topic 'orders' is not on this nsqd" in str(partitions_of(consumer)[0].trouble))
+        assert "give lookupd=" in str(partitions_of(consumer)[0].trouble)
         stage.nsqd.script = None  # it was created
         await consumer.wait_subscribed()
 

@@ -1,16 +1,16 @@
 """A partition that cannot be read: how often it is tried, and what is logged."""
 
 import logging
-from dataclasses import replace
 
 import pytest
 
 from nsq_ha import TlsConfig
-from nsq_ha.policy import link_life, timing
+from nsq_ha.consumer import subscriptions
+from nsq_ha.policy import timing
 from nsq_ha.protocol import Command
 from tests.engine.lookups.loopback import lookup_body, peer
 from tests.support.certificates import CA_FILE, server_context
-from tests.support.inside import subscriptions_of
+from tests.support.inside import partitions_of
 from tests.support.nsqd import OK, Peer, Subscribe
 from tests.support.stage import Stage
 from tests.support.waiting import eventually
@@ -22,7 +22,7 @@ SOON = 0.2
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warn after a fraction of the real five seconds."""
     monkeypatch.setattr(timing, "FIRST_WARNING", SOON)
-    monkeypatch.setattr(link_life, "LONGEST_SETTLING", 0.5)
+    monkeypatch.setattr(subscriptions, "LONGEST_SETTLING", 0.5)
 
 
 def warnings(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
@@ -64,7 +64,7 @@ async def test_its_back_off_grows_though_each_subscription_is_accepted(stage: St
     stage.nsqd.script = accept_and_close
     async with stage.consumer(lookup_interval=0.1) as consumer:
         await stage.nsqd.peer(4)
-        await eventually(lambda: subscriptions_of(consumer)[0].link.life.failures >= 5)
+        await eventually(lambda: partitions_of(consumer)[0].failures >= 5)
 
 
 async def test_a_frame_that_is_too_large_names_the_option(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -95,7 +95,7 @@ async def test_a_partition_without_a_leader_is_warned_about_and_its_end_is_repor
         stage.lead({0: stage.nsqd})
         await eventually(lambda: warnings(caplog, "reading again"))
         assert len(warnings(caplog, "reading again")) == 1
-        assert subscriptions_of(consumer)[0].trouble is None
+        assert partitions_of(consumer)[0].trouble is None
 
 
 async def test_one_closed_connection_is_no_warning(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -103,31 +103,15 @@ async def test_one_closed_connection_is_no_warning(stage: Stage, caplog: pytest.
         peer = await stage.nsqd.subscriber()
         peer.close()
         await stage.nsqd.subscriber(1)
-        await eventually(lambda: not subscriptions_of(consumer)[0]._trouble.is_open)
+        await eventually(lambda: partitions_of(consumer)[0].outage.began_at is None)
     assert warnings(caplog, "orders-0") == []
-
-
-async def test_news_of_another_partition_ends_no_back_off(stage: Stage) -> None:
-    """A refused subscription used to be tried again at each changed lookup, even an unrelated one."""
-    stage.nsqds[0].accepts = False
-    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
-    async with stage.consumer(lookup_interval=0.1, start_timeout=0.05) as consumer:
-        await stage.nsqds[1].subscriber()
-        await stage.nsqds[0].peer(1)
-        refused, view = subscriptions_of(consumer)[0], consumer._watch.view  # type: ignore[union-attr]
-        assert view is not None
-        refused.link.news.clear()
-        refused.view_changed(replace(view, leaders=dict(view.leaders) | {1: stage.nsqds[2].node}))
-        assert not refused.link.news.is_set()
-        refused.view_changed(replace(view, leaders={0: stage.nsqds[2].node, 1: stage.nsqds[2].node}))
-        assert refused.link.news.is_set()
 
 
 async def test_the_channel_of_a_topic_that_is_gone_is_forgotten(stage: Stage) -> None:
     """The channel of a topic of the same name is a new one, which the replicas do not know."""
     async with stage.consumer(lookup_interval=0.1) as consumer:
         await stage.nsqd.subscriber()
-        start = subscriptions_of(consumer)[0]._start
+        start = partitions_of(consumer)[0].handle.start
         await eventually(lambda: start._is_done)
         stage.lookupd.answer("/lookup", {"message": "Key not found"}, status=500)
         await eventually(lambda: not start._is_done)

@@ -113,11 +113,9 @@ async def test_stats_and_health_are_those_of_its_consumers(shop: Shop) -> None:
     assert (stats.delivered, stats.in_flight, stats.finished) == (1, 1, 0)
     orders.set_max_in_flight(0)
     assert (worker.health().reason, worker.is_healthy) == ("orders/ch: paused: max_in_flight=0", True)
-    worker.consumers[1]._shell.died = ExceptionGroup("x", [ValueError()])
-    assert worker.health() == Health(
-        is_healthy=False, reason="refunds/ch: failed: the background task of the consumer ended"
-    )
-    worker.consumers[1]._shell.died = None
+    worker.consumers[1]._shell.failure = ClosedError("refused")
+    assert worker.health() == Health(is_healthy=False, reason="refunds/ch: refused")
+    worker.consumers[1]._shell.failure = None
     worker.stop()
     assert worker.health().reason == "closing"
     held.may_end.set()

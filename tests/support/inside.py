@@ -12,9 +12,9 @@ from nsq_ha.devcluster.control.plain_control import PlainControl
 
 if TYPE_CHECKING:
     from nsq_ha import Consumer, Producer
+    from nsq_ha.consumer.inflight import Partition as ReadPartition
     from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.consumer.shell import ConsumerShell
-    from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.devcluster import DevCluster
     from nsq_ha.devcluster.control.coordinator import Coordinator
     from nsq_ha.devcluster.control.placement import Partition
@@ -36,14 +36,14 @@ def consumer_machine_of(consumer: Consumer) -> ConsumerMachine:
     return consumer._shell.machine
 
 
-def subscriptions_of(consumer: Consumer) -> dict[int, Subscription]:
-    """Return the subscriptions of a consumer, by partition."""
-    return consumer._subscriptions
+def partitions_of(consumer: Consumer) -> dict[int, ReadPartition]:
+    """Return what a consumer reads, by partition."""
+    return consumer._shell.machine.partitions
 
 
-def connection_of(subscription: Subscription) -> Connection | None:
-    """Return the connection that a subscription reads from."""
-    return subscription.link.connection
+def connection_of(partition: ReadPartition) -> Connection | None:
+    """Return the connection that a partition is read over."""
+    return None if partition.conn is None else partition.conn.handle
 
 
 def machine_of(producer: Producer) -> Machine:

@@ -1,0 +1,428 @@
+"""The loop's side of a consumer's connections: it opens, subscribes and ends them, as the machine says.
+
+The rules are in ``consumer.subscriptions``; nothing is decided here.
+
+The invariant: when :meth:`Connecting.end` returns, neither a task nor a socket remains.
+
+Source: server failures 3.7, 3.9, 4.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha.base.clock import monotonic
+from nsq_ha.base.unexpected import report_unexpected
+from nsq_ha.consumer.inflight import Stage
+from nsq_ha.consumer.receiving import Receiver
+from nsq_ha.consumer.reports import ConsumerReports
+from nsq_ha.consumer.source import Source
+from nsq_ha.consumer.starting import Start
+from nsq_ha.consumer.subscriptions import (
+    Abandon,
+    Absent,
+    Connect,
+    Disconnect,
+    KeepAlive,
+    LookUps,
+    PartitionEvent,
+    StopMessages,
+    Unreadable,
+)
+from nsq_ha.engine.approach import Approach
+from nsq_ha.engine.connection import Connection
+from nsq_ha.engine.waiting import is_foreign, uninterrupted
+from nsq_ha.errors import (
+    ConnectError,
+    ConnectionLostError,
+    LocalProtocolError,
+    NoLeaderError,
+    NsqError,
+    ProtocolError,
+    ResponseTimeoutError,
+    ServerError,
+)
+from nsq_ha.policy.skipping import skipping_of
+from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
+from nsq_ha.protocol.encoding import encode_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+
+    from nsq_ha.consumer.inflight import Conn, Partition
+    from nsq_ha.consumer.shell import ConsumerShell
+    from nsq_ha.engine.lookups import TopicWatch
+    from nsq_ha.options.config import ConsumerConfig
+    from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+
+CUT_OFF_TIMEOUT: Final = 1.0
+"""Seconds that the end of a consumer waits for nsqd to stop sending, if no close has waited for it as long."""
+
+AFTER_AN_ERROR: Final = 1.0
+"""Seconds until the machine is asked again after an unexpected error."""
+
+_STRAGGLE: Final = 0.02
+"""Seconds after the answer to CLS in which the one message may come that nsqd was sending meanwhile."""
+
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
+
+class Reader:
+    """What the connections of one partition share: how it starts, and what checks its messages.
+
+    Attributes:
+        start: Prepares its channel.
+        receiver: Takes what arrives.
+    """
+
+    def __init__(
+        self, watch: TopicWatch, channel: str, number: int, config: ConsumerConfig, shell: ConsumerShell
+    ) -> None:
+        self.start: Start = Start(watch, channel, number, config)
+        self.receiver: Receiver = Receiver(
+            watch.topic, watch.name_of(number), self.start, shell, skipping_of(config.skip_header, config.ext_filter)
+        )
+
+
+class Connecting:
+    """The connections of one consumer.
+
+    Args:
+        watch: The lookups of the topic.
+        channel: The channel.
+        config: The consumer's options.
+        shell: The consumer's.
+        why_not: Says why not all partitions are subscribed.
+
+    Attributes:
+        reports: Tells what happens to partitions.
+    """
+
+    def __init__(
+        self,
+        watch: TopicWatch,
+        channel: str,
+        config: ConsumerConfig,
+        shell: ConsumerShell,
+        why_not: Callable[[], str],
+    ) -> None:
+        self._watch = watch
+        self._channel = channel
+        self._config = config
+        self._shell = shell
+        self._subscriptions = shell.machine.subscriptions
+        self.reports: ConsumerReports = ConsumerReports(watch, channel, why_not)
+        self._approach = Approach()
+        self._attempts: dict[Conn, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open: dict[Conn, Connection] = {}
+        self._cutting: dict[Conn, asyncio.Task[None]] = {}
+        self._is_ended = False
+        self._view: TopicView | None = None  # one that could not be looked at
+        self._acts: dict[type, Callable[[Any], object]] = {
+            Connect: self._begin,
+            Disconnect: self._disconnect,
+            StopMessages: lambda action: self.start(self._stop(action.conn), "stops messages"),
+            KeepAlive: self._keep_alive,
+            Abandon: lambda action: self.start(self._abandon(action.conn), "leaves a partition"),
+            LookUps: self._look_up,
+            Unreadable: lambda action: shell.refused(action.error),
+            PartitionEvent: self.reports.report,
+            Absent: self.reports.absent,
+        }
+        self._looking: contextlib.AbstractContextManager[None] | None = None
+
+    async def stay(self) -> None:
+        """Wait until the loop cancels all tasks, as at the end of ``asyncio.run``; leave nothing with nsqds then."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            if not self._is_ended:
+                await self.cut_off(self._shell.machine.conns)
+                self._shell.close()
+                await self.end()
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Start a task that ends with the consumer at the latest."""
+        task = asyncio.get_running_loop().create_task(work, name=f"nsq_ha consumer {self._watch.topic} {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def viewed(self, view: TopicView) -> None:
+        """Take what the nsqlookupds say."""
+        if not view.exists:
+            for partition in self._shell.machine.partitions.values():
+                self._reader(partition).start.forget()
+        self._view = None
+        try:
+            self._subscriptions.viewed(view, monotonic())
+        except Exception as error:  # noqa: BLE001 - the next tick tries again
+            report_unexpected(log, self._watch.topic, error)
+            self._view, self._subscriptions.wake_at = view, monotonic() + AFTER_AN_ERROR
+        self._shell.drain()
+
+    def ticks(self) -> None:
+        """Look again at what could not be looked at."""
+        if self._view is not None:
+            self.viewed(self._view)
+
+    def refused(self, partition: Partition, error: ServerError, nsqd: str) -> None:
+        """Report an error that answers no request."""
+        self.reports.of(partition).refused(error, nsqd)
+
+    # ------------------------------------------------------------ what the machine wants
+
+    def act(self, action: object) -> None:
+        """Do what the machine wants."""
+        self._acts[type(action)](action)
+
+    def _begin(self, action: Connect) -> None:
+        self._attempts[action.conn] = self.start(self._attempt(action.conn), "connects")
+
+    def _keep_alive(self, action: KeepAlive) -> None:
+        if (connection := self._open.get(action.conn)) is not None:
+            connection.expect_silence()
+            connection.keep_alive()
+
+    def _disconnect(self, action: Disconnect) -> None:
+        conn = action.conn
+        attempt, connection = self._attempts.pop(conn, None), self._open.get(conn)
+        if attempt is not None:
+            attempt.cancel()
+        if connection is None:
+            return
+        if action.is_gentle:
+            connection.close()
+        else:
+            connection.abort(action.reason)
+
+    def _look_up(self, action: LookUps) -> None:
+        how = action.how
+        if how == "if old":
+            self._watch.refresh_if_old()
+        elif how == "often" and self._looking is None:
+            self._looking = self._watch.wanted()
+            self._looking.__enter__()
+        elif how == "rarely" and self._looking is not None:
+            looking, self._looking = self._looking, None
+            looking.__exit__(None, None, None)
+
+    # ------------------------------------------------------------ opening and subscribing
+
+    async def _attempt(self, conn: Conn) -> None:
+        """Open a connection, and subscribe."""
+        try:
+            await self._connect(conn)
+            self._subscriptions.subscribed(conn, monotonic())
+        except (Exception, asyncio.CancelledError) as error:
+            if not is_foreign(error):
+                raise
+            self._subscriptions.failed(conn, self._explained(conn, error), monotonic())
+        finally:
+            self._attempts.pop(conn, None)
+        self._shell.changed.set()
+        self._shell.drain()
+
+    def _explained(self, conn: Conn, error: BaseException) -> NsqError:
+        if isinstance(error, NsqError):
+            return error
+        report_unexpected(log, self._watch.name_of(conn.partition.number), error)
+        return ConnectionLostError(f"unexpected error while consuming: {error!r}")
+
+    async def _connect(self, conn: Conn) -> None:
+        node, number = _node(conn), conn.partition.number
+        siblings, view = self._watch.siblings, self._watch.view
+        check = None
+        if conn.replaces is None and siblings is not None and view is not None:
+            check = siblings.check(number, node, view)
+        connection = await self._opened(conn, node)
+        self._open[conn] = connection
+        try:
+            conn.lifetime = connection.lifetime
+            if siblings is not None and check is not None:
+                with contextlib.suppress(NoLeaderError):  # SUB will tell
+                    await siblings.passed(number, check)
+            if not self._subscriptions.opened(conn, monotonic()):
+                raise ConnectionLostError("no longer needed")  # noqa: TRY301 - cleaned up below
+            self._shell.drain()  # leave the former leader first
+            await self._subscribe(conn, connection, node)
+            if not connection.is_open:
+                raise ConnectionLostError(f"the connection to {node.address} was lost")  # noqa: TRY301 - as above
+        except BaseException as error:
+            is_to_blame = isinstance(error, ProtocolError | ResponseTimeoutError | ServerError)
+            connection.abort(error if is_to_blame else ConnectionLostError("not used"))  # type: ignore[arg-type]
+            raise
+
+    async def _opened(self, conn: Conn, node: Node) -> Connection:
+        """Connect to ``node``, with the heartbeats that the event loop can answer."""
+        meta, heartbeats, config = self._meta(), self._shell.heartbeats, self._config
+        interval = heartbeats.interval
+        if interval != config.heartbeat_interval:
+            config = dataclasses.replace(config, heartbeat_interval=interval)
+        callbacks = self._reader(conn.partition).receiver.callbacks(conn, partial(self._lost, conn))
+        try:
+            return await self._approach.open(
+                node, lambda: Connection.open(config, node, callbacks, extend_support=meta.extend_support)
+            )
+        except ServerError as error:
+            if interval != self._config.heartbeat_interval and "heartbeat_interval" in str(error):
+                heartbeats.refused()
+                raise ConnectError(f"{node.address} refused a heartbeat interval of {interval:g} s: {error}") from error
+            raise
+
+    async def _subscribe(self, conn: Conn, connection: Connection, node: Node) -> None:
+        """Subscribe; messages arrive with the connection's source."""
+        start = self._reader(conn.partition).start
+        async with self._approach.asking(node):
+            position = await start.prepare(node, is_ordered=conn.is_ordered)
+        conn.may_repeat |= start.is_set
+        self._attach(conn, connection)
+        try:
+            await self._send_sub(connection, conn, position)
+        except ServerError as error:
+            if (better := start.after_refusal(error)) is not error:
+                raise better from error
+            raise
+        conn.partition.has_channel = True
+        if conn.is_ordered:
+            await start.replicate(node)
+        start.done()
+
+    def _attach(self, conn: Conn, connection: Connection) -> None:
+        """Answer over ``connection`` what arrives over it."""
+        identity, nsqd = connection.identity, connection.node.address
+        conn.opened(
+            monotonic(),
+            msg_timeout=identity.msg_timeout / 1000,
+            max_msg_timeout=identity.max_msg_timeout / 1000,
+            max_ready=identity.max_rdy_count,
+        )
+        conn.handle, conn.repeats_ready = connection, identity.counts_ready_down
+        conn.source = Source(self._shell, conn, self._watch.topic, self._channel, nsqd)
+
+    async def _send_sub(self, connection: Connection, conn: Conn, start: str | None) -> None:
+        meta, topic, number = self._meta(), self._watch.topic, conn.partition.number
+        if not meta.is_partitioned:
+            command: Sub | SubOrdered | SubAdvanced = Sub(topic, self._channel, None)
+        elif conn.is_ordered:
+            command = SubOrdered(topic, self._channel, number)
+        else:
+            command = SubAdvanced(topic, self._channel, number, start)
+        layout = layout_for(detail=meta.is_partitioned, ext=meta.is_partitioned and meta.extend_support)
+        await connection.subscribe(command, conn.source, layout)
+
+    def _meta(self) -> TopicMeta:
+        view = self._watch.view
+        if view is None or view.meta is None:
+            raise LocalProtocolError("internal error: no leader to subscribe to")
+        return view.meta
+
+    def _reader(self, partition: Partition) -> Reader:
+        if partition.handle is None:
+            partition.handle = Reader(self._watch, self._channel, partition.number, self._config, self._shell)
+        reader: Reader = partition.handle
+        return reader
+
+    def _lost(self, conn: Conn, error: NsqError) -> None:
+        """Take the end of a connection; one that is not subscribed yet fails its attempt."""
+        self._open.pop(conn, None)
+        conn.handle = None
+        if conn not in self._attempts:
+            self._subscriptions.lost(conn, error, monotonic())
+        self._shell.changed.set()
+        self._shell.drain()
+
+    # ------------------------------------------------------------ the end of messages, and of connections
+
+    async def _stop(self, conn: Conn) -> None:
+        """Have nsqd stop to send messages; ignore errors."""
+        try:
+            if (connection := self._open.get(conn)) is not None:
+                await connection.stop_messages()
+        except NsqError as error:
+            log.debug("%s: CLS failed: %s", self._watch.name_of(conn.partition.number), error)
+        self._subscriptions.stopped(conn, monotonic())
+        self._shell.changed.set()
+        self._shell.drain()
+
+    async def _abandon(self, conn: Conn) -> None:
+        await self.cut_off((conn,))
+        self._subscriptions.end(conn, ConnectionLostError("no longer needed"), monotonic())
+        self._shell.drain()
+
+    async def cut_off(self, conns: Iterable[Conn], timeout: float = CUT_OFF_TIMEOUT) -> None:
+        """Requeue what nsqds would keep until its timeout, also what they have sent and is on its way.
+
+        Nobody will answer these messages. The next call waits for the first one.
+
+        Args:
+            conns: The connections.
+            timeout: Seconds to wait for each nsqd to stop sending.
+        """
+        for conn in conns:
+            connection = self._open.get(conn)
+            if connection is not None and conn not in self._cutting and not conn.is_returned_at_end:
+                requeuing = self._requeue_all(connection, conn, timeout)
+                self._cutting[conn] = asyncio.create_task(requeuing, name=f"nsq_ha cuts off {connection.name}")
+        for cutting in self._cutting.values():
+            await uninterrupted(cutting)
+
+    async def _requeue_all(self, connection: Connection, conn: Conn, timeout: float) -> None:
+        connection.write(encode_ready(0))  # else nsqd would send them here again
+        most, name = max(len(conn.messages), conn.ready), self._watch.name_of(conn.partition.number)
+        self._shell.machine.cut_off(conn, monotonic())
+        self._shell.machine.reject(conn)
+        self._shell.drain()
+        try:
+            async with asyncio.timeout(timeout):
+                await connection.stop_messages()
+            await asyncio.sleep(_STRAGGLE)
+        except TimeoutError:
+            log.warning(
+                "%s: %s did not answer CLS in time: up to %d messages may stay in flight until nsqd's message timeout",
+                name,
+                connection.name,
+                most,
+            )
+        except NsqError as error:
+            log.debug("%s: CLS failed: %s", name, error)
+        connection.write_now(b"")
+
+    async def aclose(self, deadline: float) -> None:
+        """Send what is buffered and close all connections, until a time of the loop."""
+        self._shell.drain()
+        connections = list(self._open.values())
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.aclose(max(deadline - asyncio.get_running_loop().time(), 0.0))
+
+    async def end(self) -> None:
+        """End everything at once; wait until it has ended."""
+        self._is_ended = True
+        reason, now = ConnectionLostError("the consumer was closed"), monotonic()
+        for conn in self._shell.machine.conns:
+            self._subscriptions.end(conn, reason, now)
+        self._shell.drain()
+        self._look_up(LookUps("rarely"))
+        connections, tasks = list(self._open.values()), self._tasks - {asyncio.current_task()}
+        for connection in connections:
+            connection.abort(reason)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in connections:
+            await connection.ended()
+
+
+def _node(conn: Conn) -> Node:
+    node = conn.node
+    if node is None or conn.stage is Stage.CLOSED:
+        raise ConnectionLostError("no longer needed")
+    return node

@@ -1,0 +1,528 @@
+"""The connections of a consumer's machine alone: when it connects, pauses, moves, replaces and ends."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nsq_ha import Backoff, ConsumerConfig, ExtFilter
+from nsq_ha.consumer.answers import Said
+from nsq_ha.consumer.inflight import Conn, Partition, Stage
+from nsq_ha.consumer.machine import ConsumerMachine
+from nsq_ha.consumer.subscriptions import (
+    CLOSE_GRACE,
+    LONGEST_SETTLING,
+    Abandon,
+    Absent,
+    Connect,
+    Disconnect,
+    KeepAlive,
+    LookUps,
+    PartitionEvent,
+    StopMessages,
+    Unreadable,
+)
+from nsq_ha.errors import (
+    AuthError,
+    ChannelNotRegisteredError,
+    ConnectError,
+    ConnectionLostError,
+    NsqError,
+    ServerError,
+    SubscribeRefusedError,
+    TlsRequiredError,
+    TopicNotExistError,
+)
+from nsq_ha.message import Message
+from nsq_ha.policy.timing import FIRST_WARNING
+from nsq_ha.policy.tls_renewal import Lifetime
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+
+ONE, TWO = Node("one", 1, 1), Node("two", 2, 2)
+LOST = ConnectionLostError("lost")
+ADDRESSES: dict[str, Any] = {"lookupd": ("http://a:1",)}
+
+
+class Driven:
+    """A consumer's machine, and what it wants.
+
+    Attributes:
+        now: The time.
+        taken: The actions that were not looked at, without lookups of what is old.
+    """
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - of ConsumerConfig
+        addresses = {} if "nsqd" in options else ADDRESSES
+        self.now = 100.0
+        self.config = ConsumerConfig(**{"backoff": Backoff(0.1, 5.0, jitter=0.0), **addresses, **options})
+        self.machine = ConsumerMachine(self.config, lambda: 0.0, self.now, "orders")
+        self.subscriptions = self.machine.subscriptions
+        self.taken: list[Any] = []
+
+    def view(
+        self,
+        leaders: dict[int, Node],
+        number: int = 1,
+        *,
+        plain: bool = False,
+        exists: bool = True,
+        last_known: dict[int, Node] | None = None,
+    ) -> None:
+        settings = TopicMeta(number, is_partitioned=not plain) if number else None
+        view = TopicView("orders", settings, leaders, True, exists, last_known or {}, plain)
+        self.subscriptions.viewed(view, self.now)
+
+    def took(self, *kinds: type) -> list[Any]:
+        """Return the actions since the last call, without those of other kinds."""
+        actions = self.machine.actions[:]
+        self.machine.actions.clear()
+        wanted = [each for each in actions if each != LookUps("if old")]
+        return [each for each in wanted if not kinds or isinstance(each, kinds)]
+
+    @property
+    def part(self) -> Partition:
+        return self.machine.partitions[0]
+
+    def opening(self) -> Conn:
+        conn = self.part.opening
+        assert conn is not None
+        return conn
+
+    def used(self) -> Conn:
+        conn = self.part.conn
+        assert conn is not None
+        return conn
+
+    def open(self, lifetime: Lifetime | None = None) -> Conn:
+        conn = self.opening()
+        conn.lifetime = lifetime
+        assert self.subscriptions.opened(conn, self.now)
+        return conn
+
+    def subscribe(self, lifetime: Lifetime | None = None) -> Conn:
+        """Let the attempt succeed."""
+        conn = self.open(lifetime)
+        conn.opened(self.now, msg_timeout=4.0, max_msg_timeout=20.0, max_ready=10)
+        conn.source = SimpleNamespace(conn=conn, topic="orders", channel="ch", partition=0, nsqd="one:1")
+        self.subscriptions.subscribed(conn, self.now)
+        return conn
+
+    def deliver(self, conn: Conn) -> Message:
+        message = Message((1).to_bytes(8, "big") + bytes(8), b"x", 1, 1, conn.source)
+        self.machine.arrived(conn, [message], self.now, self.now)
+        return message
+
+    def after(self, seconds: float) -> None:
+        """Let time pass, and do what is due meanwhile."""
+        end = self.now + seconds
+        while self.subscriptions.wake_at <= end:
+            self.now = max(self.now, self.subscriptions.wake_at)
+            self.subscriptions.tick(self.now)
+        self.now = end
+
+    def pauses(self) -> float:
+        """Return the seconds until the partition is tried again."""
+        return self.part.retry_at - self.now
+
+
+@pytest.fixture
+def driven() -> Driven:
+    driven = Driven()
+    driven.view({0: ONE})
+    return driven
+
+
+# ------------------------------------------------------------ failures and pauses
+
+
+def test_a_partition_is_connected_to_subscribed_and_read(driven: Driven) -> None:
+    assert driven.took() == [Connect(driven.opening())]
+    assert driven.subscribe() is driven.part.conn
+    (event,) = driven.took()
+    assert (event.what, event.node, driven.part.counts.reconnects) == ("subscribed", ONE, 0)
+
+
+def test_a_node_that_accepts_and_then_fails_is_tried_less_and_less_often(driven: Driven) -> None:
+    pauses = []
+    for _ in range(8):
+        driven.subscriptions.lost(driven.subscribe(), LOST, driven.now)
+        pauses.append(driven.pauses())
+        driven.after(driven.pauses())
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 5.0
+
+
+def test_one_loss_after_a_long_life_is_followed_at_once_whatever_was_before(driven: Driven) -> None:
+    for _ in range(6):
+        driven.subscriptions.lost(driven.subscribe(), LOST, driven.now)
+        driven.after(driven.pauses())
+    driven.subscribe()
+    driven.after(LONGEST_SETTLING)
+    assert [each.what for each in driven.took(PartitionEvent)][-1] == "settled"
+    driven.subscriptions.lost(driven.used(), LOST, driven.now)
+    assert driven.pauses() == pytest.approx(0.1)
+
+
+def test_each_failed_attempt_is_followed_by_a_longer_pause_and_frequent_lookups(driven: Driven) -> None:
+    driven.took()
+    pauses = []
+    for _ in range(4):
+        driven.subscriptions.failed(driven.opening(), ConnectError("refused"), driven.now)
+        assert driven.part.opening is None
+        pauses.append(driven.pauses())
+        driven.after(driven.pauses())
+    assert pauses == sorted(set(pauses))
+    assert driven.took(LookUps) == [LookUps("often")]
+    assert isinstance(driven.part.trouble, ConnectError)
+    driven.subscribe()
+    assert driven.took(LookUps) == [LookUps("rarely")]
+    assert driven.part.trouble is None
+
+
+def test_what_lasts_is_warned_about_and_its_end_is_reported(driven: Driven) -> None:
+    while driven.now < 100.0 + FIRST_WARNING + 5.0:
+        driven.subscriptions.failed(driven.opening(), ServerError("E_BAD"), driven.now)
+        driven.after(driven.pauses())
+    warned = [each for each in driven.took(PartitionEvent) if each.what == "failed" and each.outage]
+    assert len(warned) == 1
+    driven.subscribe()
+    driven.after(LONGEST_SETTLING)
+    assert driven.took(PartitionEvent)[-1].outage is not None
+    assert driven.part.outage.began_at is None
+
+
+def test_a_partition_without_a_leader_is_looked_for(driven: Driven) -> None:
+    driven.subscriptions.lost(driven.subscribe(), LOST, driven.now)
+    driven.view({}, 1)
+    driven.after(1.0)
+    assert "orders-0 has no leader now" in str(driven.part.trouble)
+    assert driven.part.opening is None
+    driven.view({0: ONE})
+    assert driven.part.opening is not None
+
+
+def test_a_lookup_without_the_partition_leaves_its_connection(driven: Driven) -> None:
+    conn = driven.subscribe()
+    driven.view({}, 1)
+    assert driven.part.conn is conn
+
+
+def test_news_of_another_partition_ends_no_pause() -> None:
+    driven = Driven()
+    driven.view({0: ONE, 1: TWO}, 2)
+    driven.subscriptions.failed(driven.opening(), LOST, driven.now)
+    driven.view({0: ONE, 1: ONE}, 2)
+    assert driven.part.opening is None
+    driven.view({0: TWO, 1: ONE}, 2)
+    assert driven.opening().node == TWO
+
+
+# ------------------------------------------------------------ another leader
+
+
+def test_the_former_leader_is_read_until_the_new_one_is_open(driven: Driven) -> None:
+    first = driven.subscribe()
+    driven.took()
+    driven.view({0: TWO})
+    assert [type(each) for each in driven.took()] == [PartitionEvent, Connect]
+    assert driven.part.conn is first
+    second = driven.open()
+    assert driven.part.conn is None
+    assert first.stage is Stage.CLOSED
+    assert driven.took(Disconnect)[0].conn is first
+    driven.subscriptions.subscribed(second, driven.now)
+    assert driven.part.conn is second
+
+
+def test_a_leader_that_comes_back_keeps_its_connection(driven: Driven) -> None:
+    first = driven.subscribe()
+    driven.view({0: TWO})
+    tried = driven.opening()
+    driven.view({0: ONE})
+    assert driven.part.opening is None
+    assert driven.part.conn is first
+    assert tried.stage is Stage.CLOSED
+    assert not driven.subscriptions.opened(tried, driven.now)
+    driven.subscriptions.subscribed(tried, driven.now)
+    driven.subscriptions.failed(tried, LOST, driven.now)
+    assert driven.part.failures == 0
+
+
+def test_an_attempt_ends_when_another_node_leads(driven: Driven) -> None:
+    first = driven.opening()
+    driven.view({0: TWO})
+    assert driven.opening().node == TWO
+    assert first.stage is Stage.CLOSED
+
+
+def test_a_new_leader_that_refuses_is_tried_again_while_the_former_one_is_read(driven: Driven) -> None:
+    first = driven.subscribe()
+    driven.view({0: TWO})
+    driven.subscriptions.failed(driven.opening(), LOST, driven.now)
+    assert (driven.part.conn, driven.part.opening) == (first, None)
+    driven.subscriptions.lost(first, LOST, driven.now)
+    assert driven.opening().node == TWO, "a pause that ends with what was read meanwhile"
+
+
+# ------------------------------------------------------------ refusals that stay
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "ends", "then"),
+    [
+        (AuthError("E_UNAUTHORIZED"), {}, True, True),
+        (AuthError("E_UNAUTHORIZED"), {"auth_secret": "s"}, True, False),
+        (ChannelNotRegisteredError("E_CHANNEL_NOT_REGISTER"), {}, True, False),
+        (TlsRequiredError("", "give tls="), {}, True, True),
+        (ServerError("E_SUB_ORDER_IS_MUST"), {}, False, False),
+        (ServerError("E_SUB_ORDER_IS_MUST"), {"ordered": False}, True, True),
+        (SubscribeRefusedError("E_SUB_FAILED"), {}, False, False),
+        (SubscribeRefusedError("E_SUB_FAILED"), {"nsqd": ("one:1",)}, True, True),
+        (LOST, {}, False, False),
+    ],
+)
+def test_which_refusals_end_a_partition(error: NsqError, options: dict[str, Any], ends: bool, then: bool) -> None:
+    for was_subscribed, is_final in ((False, ends), (True, then)):
+        driven = Driven(**options)
+        driven.view({0: ONE})
+        if was_subscribed:
+            driven.subscriptions.lost(driven.subscribe(), LOST, driven.now)
+            driven.after(1.0)
+        driven.took()
+        driven.subscriptions.failed(driven.opening(), error, driven.now)
+        assert bool(driven.took(Unreadable)) is is_final
+        assert driven.part.is_refused is is_final
+        driven.after(60.0)
+        assert (driven.part.opening is None) is is_final
+
+
+def test_a_final_refusal_of_a_new_leader_ends_what_is_read(driven: Driven) -> None:
+    first = driven.subscribe()
+    driven.view({0: TWO})
+    driven.subscriptions.failed(driven.opening(), TlsRequiredError("", "give tls="), driven.now)
+    assert driven.took(Abandon) == [Abandon(first)]
+    driven.subscriptions.end(first, LOST, driven.now)
+    assert driven.part.conn is None
+
+
+def test_with_nsqd_a_missing_topic_is_explained() -> None:
+    driven = Driven(nsqd=("one:1",))
+    driven.view({0: ONE}, plain=True)
+    driven.subscriptions.failed(driven.opening(), TopicNotExistError("E_TOPIC_NOT_EXIST"), driven.now)
+    assert "give lookupd=" in str(driven.part.trouble)
+
+
+# ------------------------------------------------------------ what is read
+
+
+def test_there_is_nothing_to_read() -> None:
+    driven = Driven()
+    driven.subscriptions.seek(driven.now)
+    assert driven.took() == [LookUps("often")]
+    driven.view({}, 0, exists=False)
+    driven.after(FIRST_WARNING)
+    (report,) = driven.took(Absent)
+    assert not report.is_over
+    driven.view({0: ONE})
+    driven.subscribe()
+    (report,) = driven.took(Absent)
+    assert report.is_over
+    assert driven.subscriptions.absence.began_at is None
+
+
+def test_an_nsqd_that_nobody_lists_is_read_while_its_connection_lasts() -> None:
+    driven = Driven()
+    driven.view({0: ONE}, plain=True)
+    conn = driven.subscribe()
+    driven.view({}, plain=True, last_known={0: ONE})
+    driven.after(60.0)
+    assert driven.part.conn is conn
+    assert driven.took(Absent) == []
+    driven.subscriptions.lost(conn, LOST, driven.now)
+    driven.after(60.0)
+    assert driven.part.opening is None
+    assert driven.took(Absent) != []
+
+
+def test_new_partitions_are_read(driven: Driven) -> None:
+    driven.view({0: ONE, 1: TWO}, 2)
+    assert [each.opening is not None for each in driven.machine.partitions.values()] == [True, True]
+
+
+def test_a_partition_that_is_gone_keeps_its_counts() -> None:
+    driven = Driven()
+    driven.view({0: ONE, 1: ONE}, 2, plain=True)
+    conn = driven.subscribe()
+    driven.deliver(conn)
+    driven.view({1: ONE}, 2, plain=True)
+    assert driven.took(Abandon) == [Abandon(conn)]
+    past = driven.subscriptions.past
+    assert (past.delivered, past.returned, set(driven.machine.partitions)) == (1, 1, {1})
+
+
+@pytest.mark.parametrize(
+    ("options", "meta", "said"),
+    [
+        ({"partitions": (0, 7)}, {}, "partitions: topic 'orders' has only partition 0, not 7"),
+        ({"tag": "a"}, {}, "has no tags"),
+        ({"ext_filter": ExtFilter.equals("k", "v")}, {}, "have no headers"),
+        ({"ordered": True}, {"plain": True}, "ordered"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], meta: dict[str, Any], said: str) -> None:
+    driven = Driven(**options)
+    driven.view({0: ONE}, **meta)
+    (unreadable,) = driven.took(Unreadable)
+    assert said in str(unreadable.error)
+    assert driven.machine.partitions == {}
+
+
+def test_options_without_effect_are_warned_about_once() -> None:
+    driven = Driven(ordered=True, skip_header={"k": "v"})
+    driven.view({0: ONE})
+    assert len(driven.took(Said)) == 2
+    assert driven.opening().is_ordered
+
+
+# ------------------------------------------------------------ connections with a limited lifetime
+
+
+def limited(driven: Driven) -> Lifetime:
+    return Lifetime(driven.now, 5.0, 0.0)
+
+
+def test_the_next_connection_is_subscribed_before_the_last_one_stops(driven: Driven) -> None:
+    first = driven.subscribe(limited(driven))
+    driven.took()
+    driven.after(3.0)
+    second = driven.opening()
+    assert second.replaces is first
+    assert driven.took(StopMessages) == []
+    driven.subscribe(limited(driven))
+    assert driven.took(StopMessages) == [StopMessages(first)]
+    assert driven.part.conn is first
+    driven.subscriptions.stopped(first, driven.now)
+    assert driven.part.conn is second
+    (ends,) = driven.took(Disconnect)
+    assert (ends.conn, ends.is_gentle) == (first, True)
+    driven.after(CLOSE_GRACE)
+    (ends,) = driven.took(Disconnect)
+    assert (ends.conn, ends.is_gentle) == (first, False)
+
+
+def test_an_earlier_connection_is_kept_until_its_messages_are_answered(driven: Driven) -> None:
+    first = driven.subscribe(limited(driven))
+    message = driven.deliver(first)
+    driven.after(3.0)
+    driven.subscribe(limited(driven))
+    driven.subscriptions.stopped(first, driven.now)
+    assert first.stage is Stage.DRAINING
+    assert driven.took(KeepAlive) == [KeepAlive(first)]
+    message.answered = True
+    driven.machine.finish(first, message)
+    driven.subscriptions.answered(first, driven.now)
+    assert first in driven.machine.conns, "its FIN is not written"
+    driven.machine.written(first, driven.now)
+    driven.subscriptions.answered(first, driven.now)
+    assert first not in driven.machine.conns
+    driven.subscriptions.lost(first, LOST, driven.now)
+    driven.took()
+    driven.after(CLOSE_GRACE)
+    assert driven.took(Disconnect) == []
+
+
+def test_or_until_nsqd_has_timed_them_out(driven: Driven) -> None:
+    first = driven.subscribe(limited(driven))
+    driven.deliver(first)
+    driven.after(3.0)
+    driven.subscribe()
+    driven.subscriptions.stopped(first, driven.now)
+    driven.after(60.0)
+    assert first.stage is Stage.CLOSED
+
+
+def test_one_that_cannot_be_replaced_is_read_until_its_time_is_over(driven: Driven) -> None:
+    first = driven.subscribe(limited(driven))
+    while driven.now < 104.0:
+        if driven.part.opening is not None:
+            driven.subscriptions.failed(driven.opening(), LOST, driven.now)
+            assert driven.part.conn is first
+        driven.after(0.1)
+    assert driven.part.not_replaced > 2
+    assert driven.took(StopMessages) == [StopMessages(first)]
+    driven.deliver(first)
+    driven.subscriptions.stopped(first, driven.now)
+    assert first.stage is Stage.DRAINING
+    assert "can no longer write" in str(driven.part.trouble)
+
+
+def test_so_is_one_without_messages(driven: Driven) -> None:
+    first = driven.subscribe(limited(driven))
+    driven.part.replace_at = driven.now + 100.0
+    driven.after(4.8)
+    assert first.stage is Stage.CLOSED
+    assert driven.part.failures == 1
+
+
+def test_one_that_is_lost_takes_its_successor_with_it(driven: Driven) -> None:
+    first = driven.subscribe(limited(driven))
+    driven.after(3.0)
+    second = driven.opening()
+    driven.subscriptions.lost(first, LOST, driven.now)
+    assert second.stage is Stage.CLOSED
+    assert driven.part.opening is None
+
+
+def test_a_successor_that_is_lost_while_it_waits_is_replaced(driven: Driven) -> None:
+    driven.subscribe(limited(driven))
+    driven.after(3.0)
+    second = driven.subscribe(limited(driven))
+    assert second.stage is Stage.SUBSCRIBED
+    driven.subscriptions.lost(second, LOST, driven.now)
+    driven.after(0.5)
+    assert driven.opening().replaces is driven.part.conn
+
+
+def test_another_leader_ends_earlier_connections(driven: Driven) -> None:
+    first = driven.subscribe(limited(driven))
+    driven.deliver(first)
+    driven.after(3.0)
+    second = driven.subscribe(limited(driven))
+    driven.subscriptions.stopped(first, driven.now)
+    driven.view({0: TWO})
+    driven.open()
+    assert (first.stage, second.stage) == (Stage.CLOSED, Stage.CLOSED)
+
+
+# ------------------------------------------------------------ the end
+
+
+def test_closing_stops_messages_and_connects_to_nothing() -> None:
+    driven = Driven()
+    driven.view({0: ONE, 1: TWO}, 2)
+    conn = driven.subscribe()
+    opening = driven.machine.partitions[1].opening
+    assert opening is not None
+    driven.took()
+    driven.machine.close(driven.now)
+    assert driven.took(StopMessages) == [StopMessages(conn)]
+    assert opening.stage is Stage.CLOSED
+    assert not driven.subscriptions.are_stopped
+    driven.view({0: TWO, 1: ONE}, 2)
+    driven.subscriptions.stopped(conn, driven.now)
+    assert driven.subscriptions.are_stopped
+    driven.subscriptions.lost(conn, LOST, driven.now)
+    driven.subscriptions.stopped(conn, driven.now)
+    driven.after(60.0)
+    assert driven.took(Connect) == []
+
+
+def test_closing_waits_for_a_limited_connection_no_longer_than_it_can_answer(driven: Driven) -> None:
+    conn = driven.subscribe(limited(driven))
+    driven.deliver(conn)
+    driven.machine.close(driven.now)
+    driven.after(4.8)
+    assert driven.subscriptions.are_stopped
+    assert conn.stage is Stage.DRAINING
