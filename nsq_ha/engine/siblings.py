@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -31,7 +32,6 @@ from nsq_ha.errors import (
     NoLeaderError,
     NsqError,
     RemoteProtocolError,
-    ResponseTimeoutError,
     TransportError,
     few,
     server_error,
@@ -41,7 +41,7 @@ from nsq_ha.options.checks import is_valid_name
 from nsq_ha.policy.growth import LedPartition, is_new, lacking, lasting
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from nsq_ha.engine.servers import Servers
     from nsq_ha.policy.topology import Node, TopicView
@@ -54,6 +54,10 @@ REQUEST_LIMIT: Final = 3.0
 """Seconds for one request to an nsqd, from when it is sent. The leader informs its replicas of a new channel, which
 takes 0.2 s if it is busy with hundreds."""
 
+LEADS_WITHIN: Final = 60.0
+"""Seconds from the first check for which an nsqd may not lead a partition that nsqlookupd says it leads. The real
+cluster takes up to that after an expansion."""
+
 _FEW: Final = 16
 """Up to so many partitions, each is looked up at an nsqlookupd: 2 to 3 ms of our CPU each, over a connection that is
 open, and it works where nsqd's HTTP cannot be reached. More partitions than that have fewer leaders."""
@@ -63,16 +67,6 @@ _AT_ONCE: Final = 8
 
 _FRESH: Final = 1.0
 """Seconds for which an answer of an nsqd, or its failure, is used for other partitions."""
-
-_SILENT: Final = 15.0
-"""The same if no answer came in time: a port that drops everything should delay few calls."""
-
-_LEADS_WITHIN: Final = 60.0
-"""Seconds for which an nsqd may not lead a partition that nsqlookupd says it leads. The real cluster takes up to that
-after an expansion."""
-
-_MOST_KEPT: Final = 10 * MAX_LISTED_CHANNELS
-"""Channels in all answers that are kept."""
 
 _PARTITION: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 
@@ -94,6 +88,10 @@ class _Partition(msgspec.Struct, gc=False):
 
 class _Stats(msgspec.Struct):
     topics: list[_Partition] | None = None
+
+
+_Held = Mapping[int, LedPartition] | NsqError
+"""What a node has of a topic, or why it gave no answer."""
 
 
 class Siblings:
@@ -127,11 +125,11 @@ class Siblings:
         self._first = first
         self._request = request or self._over_http
         self._settled: set[int] = set()
-        self._checks: dict[int, asyncio.Task[NsqError | None]] = {}
         self._overdue: set[int] = set()
-        self._unled: dict[int, float] = {}
-        self._asking: dict[Node, asyncio.Lock] = {}
-        self._answers: dict[Node, tuple[float, Mapping[int, LedPartition] | str]] = {}
+        self._began: dict[int, float] = {}  # the first check of each partition
+        self._checks: dict[int, asyncio.Task[NsqError | None]] = {}
+        self._asking: dict[Node, asyncio.Task[_Held]] = {}
+        self._answers: dict[Node, _Held] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._has_warned = False
 
@@ -153,6 +151,7 @@ class Siblings:
         if not self._wanted(view) or max(view.partition_num, len(view.leaders)) < 2:
             self._settled.add(partition)
             return None
+        self._began.setdefault(partition, self._loop.time())
         known = self._checks.get(partition)
         if known is None:
             name = f"channels of {self._topic}-{partition}"
@@ -185,30 +184,20 @@ class Siblings:
         Raises:
             NsqError: The node did not answer.
         """
-        async with self._asking.setdefault(node, asyncio.Lock()):
-            until, known = self._answers.get(node, (0.0, ""))
-            if self._loop.time() >= until:
-                lasts = _FRESH
-                try:
-                    known = await self._ask_held(node)
-                except NsqError as error:
-                    known = str(error)
-                    lasts = _SILENT if isinstance(error, ResponseTimeoutError) else _FRESH
-                until = self._loop.time() + lasts
-                self._answers[node] = until, known
-                self._drop_oldest()
-                self._loop.call_at(until, self._answers.pop, node, None)  # it may be megabytes
-        if isinstance(known, str):
-            raise TransportError(known)
-        return known
+        found = self._answers.get(node)
+        if found is None:
+            found = self._answers[node] = await self._asked(node)
+            self._loop.call_later(_FRESH, self._answers.clear)  # they may be megabytes
+        return _given(found)
 
-    def _drop_oldest(self) -> None:
-        """Keep no more channels in all answers than a few of the largest have."""
-        kept = {node: known for node, (_, known) in self._answers.items() if not isinstance(known, str)}
-        sizes = {node: sum(len(each.paused) for each in known.values()) for node, known in kept.items()}
-        while sum(sizes.values()) > _MOST_KEPT:
-            oldest = next(iter(sizes))
-            del sizes[oldest], self._answers[oldest]
+    async def _asked(self, node: Node) -> _Held:
+        """Ask a node what it has of the topic; those who ask at the same time share the request."""
+        task = self._asking.get(node)
+        if task is None:
+            task = self._asking[node] = self._loop.create_task(self._ask_held(node), name=f"channels {node.address}")
+            task.add_done_callback(lambda _: self._asking.pop(node, None))
+        await asyncio.wait({task})
+        return ConnectError("the client was closed") if task.cancelled() else task.result()
 
     async def create(self, partition: int, node: Node, channel: str, *, ordered: bool, paused: bool = False) -> None:
         """Create a channel at the end of a partition; do nothing if it exists.
@@ -253,8 +242,7 @@ class Siblings:
         self._first = None
         self._settled.clear()
         self._overdue.clear()
-        self._unled.clear()
-        self._answers.clear()
+        self._began.clear()
 
     def cancel(self) -> None:
         """End all checks soon."""
@@ -263,8 +251,10 @@ class Siblings:
 
     async def aclose(self) -> None:
         """End all checks."""
-        self.cancel()
-        await asyncio.gather(*self._checks.values(), return_exceptions=True)
+        running = (*self._checks.values(), *self._asking.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
     async def _check(self, partition: int, node: Node, view: TopicView) -> NsqError | None:
         """Return why the check must be repeated. None if it need not be."""
@@ -288,7 +278,7 @@ class Siblings:
         if there is not None and listed <= there:
             return
         try:
-            here = (await self.held(node)).get(partition)
+            here = _given(await self._asked(node)).get(partition)
         except NsqError as error:
             if there is None:
                 there = await self._servers.channels(self._topic, partition)
@@ -297,24 +287,20 @@ class Siblings:
         if here is None:
             self._warn(partition, listed, self._not_yet(partition, node), is_certain=False)
             return
-        self._unled.pop(partition, None)
         if not listed <= here.paused.keys() and is_new(partition, here, self._first or 0):
             await self._copy(partition, node, await self._missing(partition, here, view), view)
 
     async def _missing(self, partition: int, here: LedPartition, view: TopicView) -> Mapping[str, bool]:
         """Return the channels that the leaders of the other partitions have, and whether they are paused."""
-        leaders = dict.fromkeys(node for number, node in view.leaders.items() if number != partition)
         is_whole, found = len(view.leaders) >= view.partition_num, dict[str, bool]()
-        nodes = list(leaders)
-        for first in range(0, len(nodes), _AT_ONCE):  # what all say together may be gigabytes
-            asked = (self.held(node) for node in nodes[first : first + _AT_ONCE])
-            answers = await asyncio.gather(*asked, return_exceptions=True)
-            given = [answer for answer in answers if not isinstance(answer, BaseException)]
-            is_whole = is_whole and len(given) == len(answers)
-            siblings = [held for answer in given for number, held in answer.items() if number != partition]
-            found = self._lacking(here, found, siblings)
-        listed = LedPartition(1, dict.fromkeys(() if is_whole else view.channels, False))
-        return self._lacking(here, found, [listed])
+        for leader in dict.fromkeys(node for number, node in view.leaders.items() if number != partition):
+            try:  # one after the other: what all say together may be gigabytes
+                siblings = _given(await self._asked(leader))
+            except NsqError:
+                is_whole = False
+            else:
+                found = self._lacking(here, found, [held for number, held in siblings.items() if number != partition])
+        return found if is_whole else self._lacking(here, found, [LedPartition(1, dict.fromkeys(view.channels, False))])
 
     def _lacking(self, here: LedPartition, found: dict[str, bool], siblings: Iterable[LedPartition]) -> dict[str, bool]:
         """Return the channels found so far with those that siblings have, and no more than may be created."""
@@ -351,10 +337,8 @@ class Siblings:
         Raises:
             NoLeaderError: It may lead it soon.
         """
-        now = self._loop.time()
         error = NoLeaderError(f"nsqd {node.address} does not lead {self._topic}-{partition} yet")
-        self._answers.pop(node, None)
-        if now - self._unled.setdefault(partition, now) < _LEADS_WITHIN:
+        if self._loop.time() - self._began.get(partition, 0.0) < LEADS_WITHIN:
             raise error
         return error
 
@@ -387,10 +371,13 @@ class Siblings:
             params["order"] = "true"
         await self._ask("POST", node, f"/channel/{action}", params)
 
-    async def _ask_held(self, node: Node) -> Mapping[int, LedPartition]:
+    async def _ask_held(self, node: Node) -> _Held:
         params = {"topic": self._topic, "format": "json", "leaderOnly": "true", "needClients": "false"}
-        async with self._servers.reading:
-            return await decoded(Body(200, await self._ask("GET", node, "/stats", params)), self._led_in)
+        try:
+            async with self._servers.reading:
+                return await decoded(Body(200, await self._ask("GET", node, "/stats", params)), self._led_in)
+        except NsqError as error:
+            return without_frames(error)
 
     def _led_in(self, body: Body) -> Mapping[int, LedPartition]:
         stats = decode_json(body.data, _Stats)
@@ -422,3 +409,9 @@ class Siblings:
         if body.status != 200:
             raise server_error((body.message or f"HTTP status {body.status}").encode())
         return body.data
+
+
+def _given(found: _Held) -> Mapping[int, LedPartition]:
+    if isinstance(found, NsqError):
+        raise TransportError(str(found))
+    return found
