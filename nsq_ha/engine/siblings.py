@@ -197,7 +197,7 @@ class Siblings:
             task = self._asking[node] = self._loop.create_task(self._ask_held(node), name=f"channels {node.address}")
             task.add_done_callback(lambda _: self._asking.pop(node, None))
         await asyncio.wait({task})
-        return ConnectError("the client was closed") if task.cancelled() else task.result()
+        return ConnectError("the request was cancelled") if task.cancelled() else task.result()
 
     async def create(self, partition: int, node: Node, channel: str, *, ordered: bool, paused: bool = False) -> None:
         """Create a channel at the end of a partition; do nothing if it exists.
@@ -246,15 +246,13 @@ class Siblings:
 
     def cancel(self) -> None:
         """End all checks soon."""
-        for task in self._checks.values():
+        for task in (*self._checks.values(), *self._asking.values()):
             task.cancel()
 
     async def aclose(self) -> None:
         """End all checks."""
-        running = (*self._checks.values(), *self._asking.values())
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        self.cancel()
+        await asyncio.gather(*self._checks.values(), *self._asking.values(), return_exceptions=True)
 
     async def _check(self, partition: int, node: Node, view: TopicView) -> NsqError | None:
         """Return why the check must be repeated. None if it need not be."""
