@@ -144,7 +144,7 @@ class Consumer(SingleUseClient):
         self._partitions = partitions = Partitions(watch, self.channel, self.config, shell.machine)
         connecting = Connecting(watch, self.channel, self.config, shell, partitions.why_not)
         shell.connecting = self._connecting = connecting
-        watch.add_listener(self._view_changed)
+        watch.listen(self._view_changed)
         if watch.view is not None:
             self._view_changed(watch.view)
         shell.machine.subscriptions.seek(monotonic())

@@ -41,7 +41,7 @@ class FixedNodes:
             exists=True,
         )
 
-    async def look_up(self, topic: str, access: Access, *, max_age: float | None = None) -> Round:
+    async def look_up(self, topic: str, access: Access) -> Round:
         """Return the fixed answer without asking a server."""
         return Round((self._answer,), None)
 

@@ -15,8 +15,8 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -34,8 +34,8 @@ from nsq_ha.policy.timing import gap_after
 from nsq_ha.policy.topology import TopicView, changed_leaders
 
 if TYPE_CHECKING:
-    from nsq_ha.engine.fixed import FixedNodes
     from nsq_ha.engine.lookupd import Access
+    from nsq_ha.engine.shared import Engine
 
 _PAUSED: Final = 1.5
 """Seconds without lookups after which those on demand are frequent again."""
@@ -54,24 +54,6 @@ class LookupCounts(msgspec.Struct):
     lookup_failures: int = 0
     lookup_seconds: float = 0.0
     leader_changes: int = 0
-
-
-class Shared(Protocol):
-    """What the lookups of all topics share: the engine."""
-
-    source: Servers | FixedNodes
-    lookup_interval: float
-    in_flight: asyncio.Semaphore
-
-    @property
-    def has_many_topics(self) -> bool:
-        """Whether to ask a plain nsqlookupd for all nsqds and their topics instead of for each topic."""
-
-    def slot(self, access: Access) -> float:
-        """Return when the next periodic lookup of all topics may begin; the time belongs to the caller."""
-
-    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Start a task."""
 
 
 class TopicWatch:
@@ -101,7 +83,7 @@ class TopicWatch:
         self,
         topic: str,
         access: Access,
-        engine: Shared,
+        engine: Engine,
         observer: Observer = SILENT,
         *,
         counts: LookupCounts,
@@ -121,21 +103,22 @@ class TopicWatch:
         self._counts = counts
         self._channel = channel
         self._plain = PlainTopic()
-        self._listeners: list[Listener] = []
-        self._enders: list[Callable[[ClosedError], None]] = []
+        self._listener: Listener = lambda _: None
+        self._on_end: Callable[[ClosedError], None] = lambda _: None
         self._closed: ClosedError | None = None
         self._loop = asyncio.get_running_loop()
         self._begun = self._ended = 0  # rounds
         self._begun_at = float("-inf")
-        self._chance = random.random()  # noqa: S311 - the same for all plans of a round: a timer must not draw again
+        self._chance = random.random()  # noqa: S311 - the same until the next round begins
         self._calm_rounds = 0
         self._streak = 0  # rounds on demand without news
         self._is_wanted = True
         self._waiting = 0
         self._slot: float | None = None  # of the next periodic round
-        self._round: asyncio.Task[None] | None = None
-        self._timer: asyncio.Handle = self._loop.call_soon(self._plan)
+        self._sooner = asyncio.Event()
         self._round_ended = asyncio.Event()
+        engine.consumed += access == "r"
+        self._task = engine.start(self._keep(), f"lookups of {topic}")
 
     def name_of(self, partition: int) -> str:
         """Return how texts name a partition: ``orders-3``, or only the topic if the cluster has no partitions."""
@@ -158,7 +141,7 @@ class TopicWatch:
         A running round does not count, since it may have begun before the trouble.
         """
         self._is_wanted = True
-        self._plan()
+        self._sooner.set()
 
     def refresh_if_old(self) -> None:
         """Look up soon if the last round began more than ``lookup_interval`` ago: its view is about to be used."""
@@ -169,7 +152,7 @@ class TopicWatch:
     def wanted(self) -> Iterator[None]:
         """Look up often while the block runs, since its code waits for a change."""
         self._waiting += 1
-        self._plan()
+        self._sooner.set()
         try:
             yield
         finally:
@@ -203,23 +186,19 @@ class TopicWatch:
                 await self._next_end()
             return self.view
 
-    def add_listener(self, callback: Listener, on_end: Callable[[ClosedError], None] | None = None) -> None:
+    def listen(self, callback: Listener, on_end: Callable[[ClosedError], None] = lambda _: None) -> None:
         """Call ``callback`` with each changed view, but not with the current one, and ``on_end`` at the end."""
-        self._listeners.append(callback)
-        if on_end is not None:
-            self._enders.append(on_end)
+        self._listener, self._on_end = callback, on_end
 
     def end(self, cause: ClosedError) -> None:
         """Stop looking up, and fail all waiters with ``cause``."""
         self._closed = cause
-        self._timer.cancel()
-        if self._round is not None:
-            self._round.cancel()
+        self._engine.consumed -= self.access == "r"
+        self._task.cancel()
         self._round_ended.set()
         if self.siblings is not None:
             self.siblings.cancel()
-        for on_end in self._enders:
-            on_end(again(cause))
+        self._on_end(again(cause))
 
     async def _next_end(self) -> None:
         if self._closed is None:
@@ -230,73 +209,65 @@ class TopicWatch:
 
     # ------------------------------------------------------------ rounds
 
-    def _plan(self) -> None:
-        """Begin a round if it is due; otherwise set a timer.
+    async def _keep(self) -> None:
+        """Look up whenever a round is due."""
+        while True:
+            while (wait := self._until_due()) > 0:
+                self._sooner.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._sooner.wait()
+            async with self._engine.in_flight:
+                await self._round()
+            await asyncio.sleep(0)  # waiters whose condition is met leave first, and the pace depends on the others
 
-        Called whenever a round may be due sooner. Waiters may leave meanwhile, so the timer, too, ends in here.
-        """
-        if self._round is not None or self._closed is not None:
-            return
-        self._timer.cancel()
-        now, is_periodic = self._loop.time(), not self._is_demanded
-        if is_periodic:
-            due = self._begun_at + interval_after(self._calm_rounds, self._shortest, self._chance)
-            if due <= now:
-                self._slot = due = self._engine.slot(self.access) if self._slot is None else self._slot
-        else:
+    def _until_due(self) -> float:
+        """Return the seconds until a round is due. Waiters may come and leave meanwhile, so ask again then."""
+        now = self._loop.time()
+        if self._is_demanded:
             if now - self._begun_at > _PAUSED:
                 self._streak = 0
-            due = self._begun_at + gap_after(self._streak, lambda: self._chance)
+            return self._begun_at + gap_after(self._streak, lambda: self._chance) - now
+        due = self._begun_at + interval_after(self._calm_rounds, self._shortest, self._chance)
         if due <= now:
-            self._round = self._engine.start(self._run(is_periodic=is_periodic), f"lookup of {self.topic}")
-        else:
-            self._timer = self._loop.call_at(due, self._plan)
+            self._slot = due = self._engine.slot(self.access) if self._slot is None else self._slot
+        return due - now
 
     @property
     def _is_demanded(self) -> bool:
         return self._is_wanted or self._waiting > 0 or (self.view is not None and self.view.unsettled)
 
-    async def _run(self, *, is_periodic: bool) -> None:
+    async def _round(self) -> None:
+        is_periodic, self._is_wanted = not self._is_demanded, False
+        if is_periodic:
+            self._slot = None  # it is used
+        self._begun += 1
+        self._begun_at = self._loop.time()
+        self._chance = random.random()  # noqa: S311 - spreads load
+        old = self.view
         try:
-            async with self._engine.in_flight:
-                self._is_wanted = False
-                if is_periodic:
-                    self._slot = None  # it is used
-                self._begun += 1
-                self._begun_at = self._loop.time()
-                await self._look_up(is_periodic=is_periodic)
+            await self._look_up()
         except BaseException as error:
             if not is_foreign(error):
                 raise
             report_unexpected(_log, f"lookup of {self.topic}", error)
             self.error = LookupUnavailableError(f"the lookup failed with an unexpected error: {error!r}")
-            self._streak, self._calm_rounds = self._streak + 1, 0
-            self._end_round()
-        finally:
-            self._round = None
-        self._chance = random.random()  # noqa: S311 - spreads load
-        # Not at once: waiters whose condition is met leave first, and the pace depends on the others.
-        self._timer = self._loop.call_soon(self._plan)
-
-    async def _look_up(self, *, is_periodic: bool) -> None:
-        age = (self._shortest if is_periodic else 0.0) if self._engine.has_many_topics else None
-        result = await self._engine.source.look_up(self.topic, self.access, max_age=age)
-        old, failed = self.view, self.error is not None
-        if result.answers:
-            self.view, self._plain = merge_round(self.topic, old, self._plain, result.answers)
-        self.error = result.error
-        if result.error is not None and not failed:
-            # INFO, since each failing nsqlookupd was already reported, and others may know the topic.
-            text = "topic %s: %s; using the leaders known so far"
-            _log.info(text, self.topic, result.error, extra={"topic": self.topic})
-        elif result.error is None and failed:
-            _log.info("topic %s: the lookup works again", self.topic, extra={"topic": self.topic})
         is_changed = self.view is not None and self.view != old
-        is_calm = not is_changed and result.error is None and self.view is not None and self.view.complete
+        is_calm = not is_changed and self.error is None and self.view is not None and self.view.complete
         self._streak = 0 if is_periodic or is_changed else self._streak + 1
         self._calm_rounds = self._calm_rounds + 1 if is_calm and is_periodic else 0
         self._end_round()
-        if is_changed and self.view is not None:
+
+    async def _look_up(self) -> None:
+        result = await self._engine.source.look_up(self.topic, self.access)
+        old, failed, self.error = self.view, self.error is not None, result.error
+        if result.answers:
+            self.view, self._plain = merge_round(self.topic, old, self._plain, result.answers)
+        if (result.error is not None) is not failed:
+            # INFO, since each failing nsqlookupd was already reported, and others may know the topic.
+            said = "the lookup works again" if failed else f"{result.error}; using the leaders known so far"
+            _log.info("topic %s: %s", self.topic, said, extra={"topic": self.topic})
+        if self.view is not None and self.view != old:
             self._use(self.view)
             self._report(old, self.view)
 
@@ -324,11 +295,7 @@ class TopicWatch:
             self.siblings = Siblings(self.topic, source, self.observer, channel=self._channel)
         if self.siblings is not None and not view.exists:
             self.siblings.forget()
-        for listener in tuple(self._listeners):
-            try:
-                listener(view)
-            except Exception as error:  # noqa: BLE001 - an error in one listener must not stop the lookups
-                report_unexpected(_log, f"a listener for topic {self.topic}", error)
+        self._listener(view)
 
     def _report(self, old: TopicView | None, view: TopicView) -> None:
         log_changes(old, view)

@@ -1,14 +1,13 @@
 """The known nsqlookupds, and one round of lookups at them.
 
-Configured servers stay; others come from ``/listlookup``. A round asks all that work at the same time, and those that
-fail when their pause is over, or when none works. ``lookups`` decides when a round is due, ``policy.topology``
+Configured servers stay; others come from ``/listlookup``. A round asks all that work at the same time, and one that
+fails only ``PROBE_GAP`` seconds after the last request. ``lookups`` decides when a round is due, ``policy.topology``
 merges its answers.
 
 The configured servers must belong to one cluster: answers of two cannot be merged. Whenever they have sent their lists
 they are compared, as ``policy.one_cluster`` says; while they differ, no round asks anybody.
 
-The invariant: once a server has answered, no other one can delay a round for more than a short time, and an answer can
-make only its own request fail.
+The invariant: once a server has answered, no other one can delay a round for more than a short time.
 
 Source: server failures 3.6, 4.1; server protocol 11.
 """
@@ -29,10 +28,9 @@ from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.engine.names import addresses, places_of
 from nsq_ha.engine.server import Server, address_of, reason_of, tried
 from nsq_ha.errors import ConfigError, LookupUnavailableError
-from nsq_ha.events import Event, LookupdFailed, LookupdRecovered
 from nsq_ha.options.checks import is_ip
 from nsq_ha.policy.lookup_pace import JITTER
-from nsq_ha.policy.one_cluster import Sight, may_differ, separate_clusters
+from nsq_ha.policy.one_cluster import Sight, separate_clusters
 from nsq_ha.policy.topology import LookupAnswer, Round
 
 if TYPE_CHECKING:
@@ -40,13 +38,16 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from nsq_ha.engine.answers import NodeInfo
+    from nsq_ha.events import Event
 
 GRACE: Final = 0.08
 """Seconds that a round waits for other servers after a complete answer, but at least as long as that answer took."""
 
 INCOMPLETE_GRACE: Final = 0.25
 """The same after an incomplete answer, since another server may know more."""
+
+PROBE_GAP: Final = 0.5
+"""Least seconds between two lookups at a server that fails, for all topics together."""
 
 COMPARE_LIMIT: Final = 0.5
 """Seconds that the start of a client waits for the lists of the configured servers, if there are several."""
@@ -62,9 +63,11 @@ _LARGE_AT_ONCE: Final = 2
 
 _LIST_GAP: Final = 5.0
 
+_NO_ANSWER: Final = "no nsqlookupd gave a usable answer"
+
 _log = logging.getLogger("nsq_ha.discovery")
 
-_Lookup = asyncio.Task[LookupAnswer | LookupUnavailableError]
+_Lookup = asyncio.Task[LookupAnswer | None]
 
 
 class LookupdOutage(NamedTuple):
@@ -146,117 +149,66 @@ class Servers:
 
     # ------------------------------------------------------------ lookups
 
-    async def look_up(self, topic: str, access: Access, *, max_age: float | None = None) -> Round:
+    async def look_up(self, topic: str, access: Access) -> Round:
         """Look a topic up, in at most about twice the time limit of a request.
 
-        Args:
-            topic: The topic.
-            access: For publishing or consuming.
-            max_age: How many seconds before this call an answer for many topics may have been asked for. None asks for
-                this topic only.
-
-        If cancelled, it cancels its requests.
+        If this is cancelled, its requests end by themselves, each within its time limit.
         """
         if self.conflict is not None:
             return Round((), LookupUnavailableError(self.conflict))
         began = self._loop.time()
-        since = None if max_age is None else began - max_age
         free = [server for server in self._servers if (topic, access) not in server.asking] or self._servers
-        asked = [server for server in free if server.is_due(began)]
-        if all(server.failures for server in asked):
-            asked = free
-        if since is not None:
-            known = [answer for server in asked if (answer := server.listed(topic, access, since)) is not None]
-            if len(known) == len(asked):
-                return Round(tuple(known), None)
-        return await self._round([self._ask((topic, access), since, server) for server in asked], began)
-
-    async def _round(self, asked: Sequence[_Lookup], began: float) -> Round:
-        """Wait for the first answer, and a little for the others."""
-        pending = set(asked)
+        asked = [server for server in free if server.error is None or server.retry_at <= began]
         answers: list[LookupAnswer] = []
-        causes: list[tuple[str, str]] = []
+        pending = {self._ask((topic, access), server, began) for server in asked}
         until: float | None = None
-        try:
-            while pending:
-                wait = None if until is None else max(0.0, until - self._loop.time())
-                done, pending = await asyncio.wait(pending, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    break
-                for found in (task.result() for task in done if not task.cancelled()):
-                    if isinstance(found, LookupAnswer):
-                        answers.append(found)
-                    else:
-                        causes += found.causes
-                if answers:
-                    until = _grace_end(answers, began, self._loop.time(), until)
-        except asyncio.CancelledError:
-            for task in pending:
-                task.cancel()
-            raise
-        error = None if answers else LookupUnavailableError("no nsqlookupd gave a usable answer", tuple(causes))
-        return Round(tuple(answers), error)
+        while pending:
+            wait = None if until is None else max(0.0, until - self._loop.time())
+            done, pending = await asyncio.wait(pending, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+            found = [None if task.cancelled() else task.result() for task in done]
+            answers += [answer for answer in found if answer is not None]
+            if answers:
+                until = _grace_end(answers, began, self._loop.time(), until)
+        causes = (cause for server in self._servers if server.error is not None for cause in server.error.causes)
+        return Round(tuple(answers), None if answers else LookupUnavailableError(_NO_ANSWER, tuple(causes)))
 
-    def _ask(self, key: tuple[str, Access], since: float | None, server: Server) -> _Lookup:
-        """Look up at one server; the request may outlive its round, within its own time limit."""
+    def _ask(self, key: tuple[str, Access], server: Server, now: float) -> _Lookup:
+        """Look up at one server; the request may outlive its round."""
 
-        def ended(task: _Lookup) -> None:
-            server.asking.discard(key)
-            self._tasks.discard(task)
+        async def question() -> LookupAnswer | None:
+            try:
+                found = await server.lookup(*key)
+            finally:
+                server.asking.discard(key)
+            others = "asking the others" if len(self._servers) > 1 else "retrying; leaders known so far stay in use"
+            event = server.answered(found, self._loop.time(), self._level, others)
+            if event is not None:
+                self._on_event(event)
+                self._list_wanted.set()
+            if isinstance(found, LookupUnavailableError):
+                return None
+            self.silence = None
+            return dataclasses.replace(found, leads=server.leads)
 
-        task = self._loop.create_task(self._lookup(server, key, since), name=f"lookup {key[0]} at {server.url}")
+        server.retry_at = now if server.error is None else now + PROBE_GAP
         server.asking.add(key)
+        task = self._loop.create_task(question(), name=f"lookup {key[0]} at {server.url}")
         self._tasks.add(task)
-        task.add_done_callback(ended)
+        task.add_done_callback(self._tasks.discard)
         return task
-
-    async def _lookup(
-        self, server: Server, key: tuple[str, Access], since: float | None
-    ) -> LookupAnswer | LookupUnavailableError:
-        if not server.may_ask():
-            return LookupUnavailableError("no usable answer", server.causes)
-        found = await server.lookup(*key, since if server.is_plain else None)
-        if isinstance(found, LookupUnavailableError):
-            self._failed(server, found)
-            return found
-        self._succeeded(server)
-        server.is_plain = found.nodes is not None
-        return dataclasses.replace(found, leads=server.leads)
 
     async def channels(self, topic: str, partition: int) -> frozenset[str] | None:
         """Return the channels of a partition, as the first working one lists them: an nsqd registers them at all.
 
         None if none answers, which does not count as a failure.
         """
-        for server in [server for server in self._servers if not server.failures]:
-            found = await tried(server, partial(server.client.channels, topic, partition))
+        for server in [server for server in self._servers if server.error is None]:
+            found = await tried(server.url, partial(server.client.channels, topic, partition))
             if not isinstance(found, LookupUnavailableError):
                 return frozenset(found)
         return None
-
-    def _failed(self, server: Server, error: LookupUnavailableError) -> None:
-        server.failed(error)
-        reason = reason_of(error)
-        # One may fail at every other lookup, as one that cannot answer for one of many topics.
-        if not server.is_logged and server.lines.take(self._loop.time()) is not None:
-            server.is_logged = True
-            others = "asking the others" if len(self._servers) > 1 else "retrying; leaders known so far stay in use"
-            text = "nsqlookupd %s gave no usable answer: %s; %s"
-            _log.log(self._level, text, server.url, reason, others, extra={"lookupd": server.url})
-        if server.failures == 1:
-            self._on_event(LookupdFailed(lookupd=server.url, reason=reason))
-            self._list_wanted.set()
-
-    def _succeeded(self, server: Server) -> None:
-        self.silence = None
-        if not server.failures:
-            return
-        server.failures = 0
-        if server.is_logged:
-            _log.info("nsqlookupd %s answers again", server.url, extra={"lookupd": server.url})
-        server.is_logged = False
-        self._on_event(LookupdRecovered(lookupd=server.url))
-        self._list_wanted.set()
 
     # ------------------------------------------------------------ lists
 
@@ -279,7 +231,7 @@ class Servers:
         asked = tuple(self._servers)
         try:
             await asyncio.gather(*map(self._resolve, asked))
-            found = await asyncio.gather(*(tried(server, server.client.list_lookupd) for server in asked))
+            found = await asyncio.gather(*(tried(server.url, server.client.list_lookupd) for server in asked))
             given: list[Server] = []
             causes: list[tuple[str, str]] = []
             for server, listed in zip(asked, found, strict=True):
@@ -293,7 +245,7 @@ class Servers:
                 self.silence = None
             else:
                 since = self._loop.time() if self.silence is None else self.silence.since
-                error = LookupUnavailableError("no nsqlookupd gave a usable answer", tuple(causes))
+                error = LookupUnavailableError(_NO_ANSWER, tuple(causes))
                 self.silence = LookupdOutage(error, since)
                 self._list_wanted.set()
             self._listed.set()
@@ -321,7 +273,7 @@ class Servers:
         votes: Counter[Server] = Counter()
         for server, listed in lists:
             leader = None if listed.leader is None else self._find(listed.leader)
-            if leader is not None and not server.failures:
+            if leader is not None and server.error is None:
                 votes[leader] += 3 if leader is server else 2  # a tie goes to one that names itself
         best = max(votes, key=lambda server: votes[server], default=None)
         for server in self._servers:
@@ -352,26 +304,27 @@ class Servers:
 
     async def _compare(self, servers: Sequence[Server]) -> None:
         """Compare servers whose lists have just come. Nothing changes without proof of a conflict, or of its end."""
-        seen = [(server, frozenset(server.list.nodes)) for server in servers if server.list is not None]
         # One that lists no nsqlookupd, not even itself, has no etcd now.
-        seen = [(server, nodes) for server, nodes in seen if nodes or not (server.list and server.list.supported)]
-        sights = [Sight(server.url, nodes) for server, nodes in seen]
-        if may_differ(sights):
-            found = await asyncio.gather(*(tried(server, server.client.nodes) for server, _ in seen))
+        seen = [(each, each.list) for each in servers if each.list and (each.list.nodes or not each.list.supported)]
+        sights = [Sight(server.url, frozenset(listed.nodes)) for server, listed in seen]
+        if len(separate_clusters(sights)) > 1:
+            found = await asyncio.gather(*(tried(server.url, server.client.nodes) for server, _ in seen))
+            nsqds = [() if isinstance(each, LookupUnavailableError) else each for each in found]
             sights = [
-                Sight(sight.lookupd, sight.lookupds, _tcp_addresses(nsqds))
-                for sight, nsqds in zip(sights, found, strict=True)
+                sight._replace(nsqds=frozenset(info.node.address for info in each))
+                for sight, each in zip(sights, nsqds, strict=True)
             ]
-        clusters = [sight.lookupd for sight in separate_clusters(sights)]
-        if clusters:
+        clusters = separate_clusters(sights)
+        proven = [sight.lookupd for sight in clusters if sight.nsqds]
+        if len(proven) > 1:
             text = (
-                f"lookupd names nsqlookupds of {len(clusters)} clusters, which list different nsqlookupds and different"
-                f" nsqds: {' and '.join(clusters)}. Give the addresses of one cluster"
+                f"lookupd names nsqlookupds of {len(proven)} clusters, which list different nsqlookupds and different"
+                f" nsqds: {' and '.join(proven)}. Give the addresses of one cluster"
             )
             if self.conflict is None:
                 _log.error("%s", text)
             self.conflict = text
-        elif not may_differ(sights) and len(sights) == sum(server.configured for server in self._servers):
+        elif len(clusters) == 1 and len(sights) == sum(server.configured for server in self._servers):
             self.conflict = None
 
     def know(self, urls: Iterable[str]) -> None:
@@ -389,7 +342,7 @@ class Servers:
     def _add(self, url: str, *, configured: bool) -> Server:
         client = LookupClient(url, timeout=self._timeout, client=self.http)
         client.large = self._large
-        server = Server(url, client, configured=configured, timeout=self._timeout)
+        server = Server(url, client, configured=configured)
         self._servers.append(server)
         return server
 
@@ -413,10 +366,6 @@ class Servers:
             return
         is_one = len(found) == len({":" in each for each in found})
         server.addresses = {address_of(server.url), *((each, port) for each in found if is_one)}
-
-
-def _tcp_addresses(nsqds: Iterable[NodeInfo] | LookupUnavailableError) -> frozenset[str]:
-    return frozenset(() if isinstance(nsqds, LookupUnavailableError) else (info.node.address for info in nsqds))
 
 
 def _grace_end(answers: Iterable[LookupAnswer], began: float, now: float, until: float | None) -> float:

@@ -13,11 +13,10 @@ Source: youzan/nsq ``nsqlookupd/http.go`` ``doListLookup``; seen on two real clu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-import msgspec
 
-
-class Sight(msgspec.Struct, frozen=True):
+class Sight(NamedTuple):
     """What one nsqlookupd sees of its cluster.
 
     Attributes:
@@ -31,30 +30,20 @@ class Sight(msgspec.Struct, frozen=True):
     nsqds: frozenset[str] = frozenset()
 
 
-def separate_clusters(sights: Sequence[Sight]) -> Sequence[Sight]:
-    """Return the first given nsqlookupd of each cluster if there are several, else nothing.
+def separate_clusters(sights: Sequence[Sight]) -> list[Sight]:
+    """Return what the nsqlookupds of each cluster see together, by the name of the first one.
 
-    Without nsqds, nobody is known to belong to another cluster: the answers of two clusters can be told from those of
-    one in trouble only if both have nsqds.
+    Only those with nsqds are known to be several: the answers of two clusters can be told from those of one in trouble
+    only if both have nsqds.
     """
-    groups = _groups(sights)
-    proven = [group for group in groups if any(sight.nsqds for sight in group)]
-    return [group[0] for group in proven] if len(proven) > 1 else []
-
-
-def may_differ(sights: Sequence[Sight]) -> bool:
-    """Return whether the lists of nsqlookupds leave it open that there are several clusters, so that nsqds decide."""
-    return len(_groups(sights)) > 1
-
-
-def _groups(sights: Sequence[Sight]) -> list[list[Sight]]:
-    """Return the nsqlookupds that belong together, those given first in front."""
-    groups: list[list[Sight]] = []
+    clusters: list[Sight] = []
     for sight in sights:
-        joined = [group for group in groups if any(_are_together(sight, other) for other in group)]
-        groups = [group for group in groups if group not in joined]
-        groups.append([*(each for group in joined for each in group), sight])
-    return sorted(groups, key=lambda group: sights.index(group[0]))
+        seen = sight
+        for other in [each for each in clusters if _are_together(sight, each)]:
+            clusters.remove(other)
+            seen = Sight(other.lookupd, other.lookupds | seen.lookupds, other.nsqds | seen.nsqds)
+        clusters.append(seen)
+    return clusters
 
 
 def _are_together(one: Sight, other: Sight) -> bool:

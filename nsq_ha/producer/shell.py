@@ -113,7 +113,7 @@ class Shell:
         if topic is None:
             watch = self.watches[name] = self._lookups.watch(name)
             topic = self.machine.topic(name, self.clock())
-            watch.add_listener(partial(self._viewed, topic), partial(self._unwatched, topic))
+            watch.listen(partial(self._viewed, topic), partial(self._unwatched, topic))
             if watch.view is not None:
                 self._viewed(topic, watch.view)
         return topic

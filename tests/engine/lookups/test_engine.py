@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha.engine.engine import Engine, Lookups
+from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.http import new_client
-from nsq_ha.engine.servers import Servers
+from nsq_ha.engine.shared import Engine
 from nsq_ha.errors import ClosedError
 from nsq_ha.options.config import ClientConfig
 from tests.engine.lookups.loopback import Fake, list_body, lookup_body
@@ -59,7 +59,7 @@ async def test_a_close_that_was_cancelled_is_completed_by_the_next(
     fake: Fake, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     http = new_client()
-    monkeypatch.setattr("nsq_ha.engine.engine.new_client", lambda *_: http)
+    monkeypatch.setattr("nsq_ha.engine.shared.new_client", lambda *_: http)
     lookups = client(fake.url)
     await lookups.start()
     await lookups.watch("orders").wait_until(lambda view: view.complete)
@@ -111,61 +111,3 @@ async def test_publishers_and_consumers_are_answered_differently(fake: Fake) -> 
     assert asked == ["r", "w"]
     for lookups in clients:
         await lookups.aclose()
-
-
-# ---------------------------------------------------------------- many topics of a plain cluster
-
-
-def peer(port: int, *topics: str, tombstoned: tuple[str, ...] = ()) -> dict[str, object]:
-    marks = [topic in tombstoned for topic in topics]
-    return {"broadcast_address": "127.0.0.1", "tcp_port": port, "topics": list(topics), "tombstones": marks}
-
-
-@pytest.fixture
-async def plain(fake: Fake) -> AsyncIterator[Servers]:
-    topics = [f"t{number}" for number in range(100)]
-    fake.answer("/lookup", {"channels": [], "producers": [peer(4150)]})
-    fake.answer("/nodes", {"producers": [peer(4150, *topics, "gone", tombstoned=("gone",)), peer(4160, "t1")]})
-    client = new_client()
-    servers = Servers((fake.url,), timeout=1.0, client=client)
-    await servers.look_up("t0", "r", max_age=0.0)  # its answer shows that the nsqlookupd is a plain one
-    assert (fake.count("/lookup"), fake.count("/nodes")) == (1, 0)
-    yield servers
-    await servers.aclose()
-    await client.aclose()
-
-
-async def test_many_topics_are_answered_by_one_request(fake: Fake, plain: Servers) -> None:
-    rounds = await asyncio.gather(*(plain.look_up(f"t{number}", "r", max_age=0.0) for number in range(100)))
-    ports = [[node.tcp_port for node in result.answers[0].nodes or ()] for result in rounds]
-    assert ports == [[4150], [4150, 4160]] + [[4150]] * 98
-    assert all(node.is_plain for result in rounds for node in result.answers[0].nodes or ())
-    assert (fake.count("/lookup"), fake.count("/nodes")) == (1, 1)
-
-
-async def test_a_caller_gets_no_older_answer_a_periodic_lookup_may(fake: Fake, plain: Servers) -> None:
-    await plain.look_up("t1", "r", max_age=0.0)
-    await plain.look_up("t2", "r", max_age=5.0)
-    assert fake.count("/nodes") == 1
-    await plain.look_up("t2", "r", max_age=0.0)
-    assert fake.count("/nodes") == 2
-
-
-async def test_a_topic_that_no_nsqd_has_is_created_by_those_that_may(fake: Fake, plain: Servers) -> None:
-    (new,) = (await plain.look_up("new", "w", max_age=0.0)).answers
-    assert (new.nodes, [node.tcp_port for node in new.candidates], new.exists) == ((), [4150, 4160], True)
-    (gone,) = (await plain.look_up("gone", "w", max_age=0.0)).answers
-    assert (gone.nodes, [node.tcp_port for node in gone.candidates]) == ((), [4160])
-    assert fake.count("/lookup") == 1
-    await plain.look_up("new", "r", max_age=0.0)  # only the nsqlookupd knows whether it exists
-    assert fake.count("/lookup") == 2
-
-
-async def test_a_listing_that_fails_fails_all_who_wait_for_it(fake: Fake, plain: Servers) -> None:
-    fake.answer("/nodes", b"no JSON", 200)
-    rounds = await asyncio.gather(*(plain.look_up(f"t{number}", "r", max_age=0.0) for number in range(20)))
-    assert all(result.error is not None and fake.url in str(result.error) for result in rounds)
-    assert fake.count("/nodes") <= 2
-    fake.answer("/nodes", {"producers": [peer(4150, "t1")]})
-    (answer,) = (await plain.look_up("t1", "r", max_age=0.0)).answers
-    assert answer.nodes

@@ -11,8 +11,7 @@ import pytest
 
 from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.http import new_client
-from nsq_ha.engine.server import FAILING_GAP
-from nsq_ha.engine.servers import Servers
+from nsq_ha.engine.servers import PROBE_GAP, Servers
 from nsq_ha.errors import ConnectError, LookupUnavailableError
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.support.nsqd import LIMIT
@@ -150,7 +149,7 @@ async def test_a_server_that_fails_is_not_asked_for_each_topic(make: Callable[..
         assert result.error is not None
         assert result.error.causes == DOWN.causes
     assert len(stage[A].asked) == 3, "a quick failure is tried again at once, and so is the first lookup after it"
-    await dawdle(FAILING_GAP)
+    await dawdle(PROBE_GAP)
     stage[A].error = None
     for number in range(60):
         assert (await stage.servers.look_up(f"topic{number}", "w")).error is None

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha.engine import engine
 from nsq_ha.engine.lookups import LookupCounts, TopicWatch
+from nsq_ha.engine.shared import Engine
 from nsq_ha.errors import ClosedError, LookupUnavailableError
 from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE
@@ -59,7 +59,7 @@ class FakeServers:
         self.result = Round(answers, error)
         self._is_set.set()
 
-    async def look_up(self, topic: str, access: str, *, max_age: float | None = None) -> Round:
+    async def look_up(self, topic: str, access: str) -> Round:
         self.asked.append((now(), topic, access))
         await self._is_set.wait()
         return self.result
@@ -72,9 +72,9 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
     return FakeServers()
 
 
-def shared(servers: FakeServers, **options: Any) -> engine.Engine:  # noqa: ANN401 - of the client
+def shared(servers: FakeServers, **options: Any) -> Engine:  # noqa: ANN401 - of the client
     """What the lookups of several topics share; they are answered by ``servers``."""
-    made = engine.Engine(ClientConfig(nsqd=("127.0.0.1:4150",), **options), "")
+    made = Engine(ClientConfig(nsqd=("127.0.0.1:4150",), **options), "")
     made.source = made.servers = servers  # type: ignore[assignment]
     return made
 
@@ -94,7 +94,7 @@ def rounds(watch: TopicWatch) -> int:
 class Topic:
     """One topic of several that share a budget."""
 
-    def __init__(self, topic: str, budget: engine.Engine) -> None:
+    def __init__(self, topic: str, budget: Engine) -> None:
         self.watch = TopicWatch(topic, "w", budget, counts=LookupCounts())
 
     def end(self) -> None:
