@@ -20,7 +20,6 @@ from nsq_ha.policy.timing import Rarely
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsq_ha.engine.answers import LookupdList
     from nsq_ha.engine.lookupd import Access, LookupClient
     from nsq_ha.policy.topology import LookupAnswer
 
@@ -43,7 +42,6 @@ class Server:
         client: Asks it.
         configured: The user configured it, so it is never forgotten.
         leads: The lists name it as the leading one.
-        list: The latest list that it gave.
         error: Why the last lookup got no usable answer. None if it got one.
         retry_at: When a lookup may ask it again after an error.
         asking: The topics that it is being asked about.
@@ -55,7 +53,6 @@ class Server:
         self.client: LookupClient = client
         self.configured: bool = configured
         self.leads: bool = False
-        self.list: LookupdList | None = None
         self.error: LookupUnavailableError | None = None
         self.retry_at: float = 0.0
         self.asking: set[tuple[str, Access]] = set()

@@ -23,7 +23,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.base.unexpected import report_unexpected
+from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.engine.names import addresses, places_of
 from nsq_ha.engine.server import Server, address_of, reason_of, tried
@@ -34,7 +34,7 @@ from nsq_ha.policy.one_cluster import Sight, separate_clusters
 from nsq_ha.policy.topology import LookupAnswer, Round
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     import httpx
 
@@ -97,6 +97,7 @@ class Servers:
         silence: Set while no server answers even the requests for lists, which are all that a client without topics
             asks. None if one did, or has answered a lookup since.
         conflict: Which configured servers belong to different clusters, as text. None if none are known to.
+        has_lists: A server has sent a list of nsqlookupds, which those of a plain cluster do not have.
         reading: Held while the statistics of an nsqd are read and decoded, which may be megabytes.
     """
 
@@ -112,6 +113,7 @@ class Servers:
         self.http: httpx.AsyncClient = client
         self.silence: LookupdOutage | None = None
         self.conflict: str | None = None
+        self.has_lists: bool = False
         self.reading: asyncio.Semaphore = asyncio.Semaphore(_STATISTICS_AT_ONCE)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._on_event = on_event
@@ -135,11 +137,6 @@ class Servers:
     def leader(self) -> str | None:
         """Base URL of the leading server according to the lists. None if they name none."""
         return next((server.url for server in self._servers if server.leads), None)
-
-    @property
-    def has_lists(self) -> bool:
-        """Whether a server has sent a list of nsqlookupds, which those of a plain cluster do not have."""
-        return any(server.list is not None and server.list.supported for server in self._servers)
 
     async def aclose(self) -> None:
         """Cancel pending requests."""
@@ -216,10 +213,7 @@ class Servers:
         """Request the lists at once, then every ``interval`` seconds, and earlier after a failure."""
         while True:
             self._list_wanted.clear()
-            try:
-                await self.refresh_lists()
-            except Exception as error:  # noqa: BLE001 - the lists are requested again
-                report_unexpected(_log, "lists of nsqlookupds", error)
+            await self.refresh_lists()
             await asyncio.sleep(_LIST_GAP)
             wait = max(0.0, interval * (1 - JITTER * random.random()) - _LIST_GAP)  # noqa: S311 - spreads load
             with contextlib.suppress(TimeoutError):
@@ -228,50 +222,46 @@ class Servers:
 
     async def refresh_lists(self) -> None:
         """Request the list of nsqlookupds from every known one, and use those that the lists name."""
+
+        async def ask(server: Server) -> LookupdList | LookupUnavailableError:
+            await self._resolve(server)
+            return await tried(server.url, server.client.list_lookupd)
+
         asked = tuple(self._servers)
         try:
-            await asyncio.gather(*map(self._resolve, asked))
-            found = await asyncio.gather(*(tried(server.url, server.client.list_lookupd) for server in asked))
-            given: list[Server] = []
-            causes: list[tuple[str, str]] = []
-            for server, listed in zip(asked, found, strict=True):
-                if isinstance(listed, LookupUnavailableError):
-                    causes.append((server.url, reason_of(listed)))
-                else:
-                    server.list = listed
-                    given.append(server)
-            self._use_lists(asked, given)
-            if given:
+            found = dict(zip(asked, await asyncio.gather(*map(ask, asked)), strict=True))
+            lists = {server: listed for server, listed in found.items() if isinstance(listed, LookupdList)}
+            if lists:
                 self.silence = None
+                self.has_lists |= any(listed.supported for listed in lists.values())
+                self._use_lists(asked, lists)
             else:
+                failures = [(each.url, reason_of(e)) for each, e in found.items() if not isinstance(e, LookupdList)]
                 since = self._loop.time() if self.silence is None else self.silence.since
-                error = LookupUnavailableError(_NO_ANSWER, tuple(causes))
-                self.silence = LookupdOutage(error, since)
+                self.silence = LookupdOutage(LookupUnavailableError(_NO_ANSWER, tuple(failures)), since)
                 self._list_wanted.set()
             self._listed.set()
-            await self._compare([server for server in given if server.configured])
+            await self._compare({server: listed for server, listed in lists.items() if server.configured})
         finally:
             self._listed.set()
             self._compared.set()
 
-    def _use_lists(self, asked: Sequence[Server], given: Sequence[Server]) -> None:
+    def _use_lists(self, asked: Iterable[Server], lists: Mapping[Server, LookupdList]) -> None:
         """Learn servers, forget those that fail and that no list names, and find the leading one.
 
         Args:
             asked: Those that were asked for their lists.
-            given: Those that gave them; without any, nobody is forgotten.
+            lists: The lists of those that gave one.
         """
-        lists = [(server, server.list) for server in given if server.list is not None]
-        for server, listed in lists:
+        for server, listed in lists.items():
             for url in listed.nodes:
                 if self._learn(url):
                     _log.info("found nsqlookupd %s in the list of %s", url, server.url, extra={"lookupd": url})
-        named = {known for _, listed in lists for url in listed.nodes if (known := self._find(url)) is not None}
-        if given:
-            gone = {server for server in asked if not server.configured} - named - set(given)
-            self._servers = [server for server in self._servers if server not in gone]
+        named = {self._find(url) for listed in lists.values() for url in listed.nodes}
+        gone = {server for server in asked if not server.configured} - named - lists.keys()
+        self._servers = [server for server in self._servers if server not in gone]
         votes: Counter[Server] = Counter()
-        for server, listed in lists:
+        for server, listed in lists.items():
             leader = None if listed.leader is None else self._find(listed.leader)
             if leader is not None and server.error is None:
                 votes[leader] += 3 if leader is server else 2  # a tie goes to one that names itself
@@ -302,13 +292,13 @@ class Servers:
         if self.conflict is not None:
             raise ConfigError(self.conflict)
 
-    async def _compare(self, servers: Sequence[Server]) -> None:
-        """Compare servers whose lists have just come. Nothing changes without proof of a conflict, or of its end."""
+    async def _compare(self, lists: Mapping[Server, LookupdList]) -> None:
+        """Compare servers by their lists. Nothing changes without proof of a conflict, or of its end."""
         # One that lists no nsqlookupd, not even itself, has no etcd now.
-        seen = [(each, each.list) for each in servers if each.list and (each.list.nodes or not each.list.supported)]
-        sights = [Sight(server.url, frozenset(listed.nodes)) for server, listed in seen]
+        seen = [server for server, listed in lists.items() if listed.nodes or not listed.supported]
+        sights = [Sight(server.url, frozenset(lists[server].nodes)) for server in seen]
         if len(separate_clusters(sights)) > 1:
-            found = await asyncio.gather(*(tried(server.url, server.client.nodes) for server, _ in seen))
+            found = await asyncio.gather(*(tried(server.url, server.client.nodes) for server in seen))
             nsqds = [() if isinstance(each, LookupUnavailableError) else each for each in found]
             sights = [
                 sight._replace(nsqds=frozenset(info.node.address for info in each))

@@ -31,48 +31,23 @@ MOST_SLOTS: Final = 2048
 """Maximum number of slots: twice as many as there are nsqds in one answer. Each costs a consumer a subscription."""
 
 
-class LastAnswer(msgspec.Struct, frozen=True):
-    """The last answer of one nsqlookupd.
-
-    Attributes:
-        answer: The answer.
-        age: Rounds since then; 0 if it is of the last round.
-    """
-
-    answer: LookupAnswer
-    age: int = 0
-
-
-class Slot(msgspec.Struct, frozen=True):
-    """The nsqd that a number stands for.
-
-    Attributes:
-        node: The nsqd.
-        age: Rounds since it was listed last; 0 if it was listed in the last round.
-    """
-
-    node: Node
-    age: int = 0
-
-
 class PlainTopic(msgspec.Struct, frozen=True):
     """What is remembered of a plain topic from round to round.
 
     Attributes:
-        answers: The last answer of each nsqlookupd, by its base URL.
-        slots: The nsqds by slot.
+        answers: The last answer of each nsqlookupd by its base URL, and how many rounds ago it came.
+        slots: The nsqds by slot, and how many rounds ago each was listed.
     """
 
-    answers: Mapping[str, LastAnswer] = msgspec.field(default_factory=lambda: MappingProxyType({}))
-    slots: Mapping[int, Slot] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    answers: Mapping[str, tuple[LookupAnswer, int]] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    slots: Mapping[int, tuple[Node, int]] = msgspec.field(default_factory=lambda: MappingProxyType({}))
 
     def after(self, answers: Sequence[LookupAnswer]) -> PlainTopic:
         """Return what to remember after a round in which these plain nsqlookupds answered."""
-        kept = {url: LastAnswer(last.answer, last.age + 1) for url, last in self.answers.items()}
-        kept = {url: last for url, last in kept.items() if last.age <= FORGET_ROUNDS}
-        kept |= {answer.lookupd: LastAnswer(answer) for answer in answers}
-        has_topic = _union(last.answer.nodes or () for last in kept.values())
-        nodes = has_topic or _union(last.answer.candidates for last in kept.values())
+        kept = {url: (last, age + 1) for url, (last, age) in self.answers.items() if age < FORGET_ROUNDS}
+        kept |= {answer.lookupd: (answer, 0) for answer in answers}
+        has_topic = _union(last.nodes or () for last, _ in kept.values())
+        nodes = has_topic or _union(last.candidates for last, _ in kept.values())
         return PlainTopic(MappingProxyType(kept), MappingProxyType(_assign(self.slots, nodes)))
 
     def view(self, topic: str) -> TopicView:
@@ -80,10 +55,10 @@ class PlainTopic(msgspec.Struct, frozen=True):
 
         It exists if any nsqlookupd knows the topic, or knows an nsqd that would create it.
         """
-        answers = [last.answer for last in self.answers.values()]
+        answers = [last for last, _ in self.answers.values()]
         slot_num = max(self.slots, default=-1) + 1
-        leaders = {number: slot.node for number, slot in self.slots.items() if not slot.age}
-        unlisted = {number: slot.node for number, slot in self.slots.items() if slot.age}
+        leaders = {number: node for number, (node, age) in self.slots.items() if not age}
+        unlisted = {number: node for number, (node, age) in self.slots.items() if age}
         return TopicView(
             topic=topic,
             meta=TopicMeta(partition_num=slot_num, is_partitioned=False) if slot_num else None,
@@ -143,17 +118,16 @@ def _union(lists: Iterable[Iterable[Node]]) -> list[Node]:
     return [nodes[address] for address in sorted(nodes)]
 
 
-def _assign(slots: Mapping[int, Slot], listed: Sequence[Node]) -> dict[int, Slot]:
+def _assign(slots: Mapping[int, tuple[Node, int]], listed: Sequence[Node]) -> dict[int, tuple[Node, int]]:
     """Return the slots after a round that listed these nsqds."""
-    numbers = {slot.node.address: number for number, slot in slots.items()}
-    known = {numbers[node.address]: Slot(node) for node in listed if node.address in numbers}
-    new = [node for node in listed if node.address not in numbers][: MOST_SLOTS - len(known)]
-    unlisted = [(number, Slot(slot.node, slot.age + 1)) for number, slot in slots.items() if number not in known]
-    kept = sorted((each for each in unlisted if each[1].age <= FORGET_ROUNDS), key=lambda each: each[1].age)
-    assigned = known | dict(kept[: MOST_SLOTS - len(known) - len(new)])
-    free = [number for number in range(len(assigned) + len(new)) if number not in assigned]
-    assigned |= {number: Slot(node) for number, node in zip(free, new, strict=False)}
-    return dict(sorted(assigned.items()))
+    numbers = {node.address: number for number, (node, _) in slots.items()}
+    assigned = {numbers[node.address]: (node, 0) for node in listed if node.address in numbers}
+    new = [node for node in listed if node.address not in numbers][: MOST_SLOTS - len(assigned)]
+    unlisted = [(n, (node, age + 1)) for n, (node, age) in slots.items() if n not in assigned and age < FORGET_ROUNDS]
+    unlisted.sort(key=lambda each: each[1][1])
+    assigned |= dict(unlisted[: MOST_SLOTS - len(assigned) - len(new)])
+    free = (number for number in range(MOST_SLOTS) if number not in assigned)
+    return dict(sorted((assigned | {number: (node, 0) for node, number in zip(new, free, strict=False)}).items()))
 
 
 def explained(error: NsqError, topic: str) -> NsqError:

@@ -98,7 +98,7 @@ def test_nsqlookupds_that_name_other_nsqds_each_time_cost_no_more_slots() -> Non
         assert view.partition_num <= MOST_SLOTS
         assert {0: A, 1: B}.items() <= view.leaders.items()
         assert len(view.leaders) == 2 + len(others)
-    ages = {slot.age for slot in topic.slots.values()}
+    ages = {age for _, age in topic.slots.values()}
     assert ages == {0, 1}
 
 
