@@ -8,18 +8,6 @@ from hypothesis import strategies as st
 
 from nsq_ha.policy.backlog import FIRST_WAITING, Speed
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("arrive"), st.integers(1, 5)),
-        st.tuples(st.just("take"), st.integers(1, 5)),
-        st.tuples(st.just("hold"), st.just(0)),
-        st.tuples(st.just("return"), st.integers(0, 1)),
-        st.tuples(st.just("remove"), st.integers(0, 9)),
-        st.tuples(st.just("wait"), st.integers(1, 200)),
-    ),
-    max_size=60,
-)
-
 
 def steady(seconds: float) -> Speed:
     pace = Speed()
@@ -55,18 +43,11 @@ def test_a_handler_that_takes_no_time_at_all_limits_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "msg_timeout", "count", "is_quick"),
-    [(0.001, 60.0, 200, True), (0.006, 60.0, 200, False), (0.004, 2.0, 200, False), (0.001, 60.0, 2500, False)],
-)
-def test_quick_is_what_empties_a_full_queue_at_once(
-    seconds: float, msg_timeout: float, count: int, *, is_quick: bool
-) -> None:
-    assert steady(seconds).is_quick(msg_timeout, 1, count) is is_quick
-
-
-@pytest.mark.parametrize(
     ("seconds", "msg_timeout", "handlers", "count", "is_quick"),
     [
+        (0.001, 60.0, 1, 200, True),
+        (0.006, 60.0, 1, 200, False),
+        (0.004, 2.0, 1, 200, False),
         (0.01, 60.0, 4, 200, True),  # four handlers share them
         (0.5, 60.0, 1, 2, False),  # a second is not quick any more
         (0.00225, 2.0, 1, 200, True),  # just under a quarter of the timeout

@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.policy.topology import (
-    CONFIRM_ROUNDS,
     DISPUTED_ROUNDS,
     LookupAnswer,
-    Node,
     merge,
 )
 from tests.policy.lookup_answers import NODES, answer, denial, empty, good, rounds
@@ -62,29 +60,3 @@ def test_empty_answers_never_erase_a_good_view(partition_num: int, history: list
         assert view.known == good(partition_num).known
         assert view.partition_num == partition_num
         assert view.exists
-
-
-@given(
-    st.lists(st.tuples(numbers, partition_maps, st.booleans()), max_size=30),
-    st.permutations(["steady", "flapping"]),
-)
-def test_one_flapping_server_does_not_make_the_number_fall(
-    lies: list[tuple[int | None, dict[int, Node], bool]], order: list[str]
-) -> None:
-    """Another one tells the truth in the same rounds; what the liar says of itself does not count."""
-    view = good(4)
-    for number, partitions, denies in lies:
-        flapping = denial("f") if denies else answer(number, partitions, lookupd="f")
-        said = {"steady": answer(4, lookupd="s"), "flapping": flapping}
-        view = merge(view, [said[who] for who in order])
-        assert view.partition_num == 4
-        assert set(view.publishable) == {0, 1, 2, 3}
-
-
-@given(st.lists(st.integers(1, 3), max_size=40), st.integers(1, CONFIRM_ROUNDS - 1))
-def test_even_the_leading_one_flapping_does_not_make_it_fall(lies: list[int], in_a_row: int) -> None:
-    view = good(4)
-    for place, number in enumerate(lies):
-        told = 4 if place % (in_a_row + 1) == in_a_row else number
-        view = merge(view, [answer(told, leads=True)])
-        assert view.partition_num == 4

@@ -14,6 +14,7 @@ from nsq_ha.engine.answers import (
     MAX_LISTED_CHANNELS,
     MAX_LISTED_NODES,
     LookupdList,
+    NodeInfo,
     TopicInfo,
     decode_channels,
     decode_lookup,
@@ -22,7 +23,7 @@ from nsq_ha.engine.answers import (
     decode_topics,
     is_host,
 )
-from nsq_ha.engine.body import Body, unwrap
+from nsq_ha.engine.body import Body, decode_json, unwrap
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.options.checks import MAX_PARTITION_ID
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
@@ -49,6 +50,10 @@ def recorded(path: str) -> list[Any]:
 def lookup(content: object, status: int = 200) -> LookupAnswer:
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
     return decode_lookup(unwrap(status, body), "http://a:4161")
+
+
+def ok(content: object) -> Body:
+    return unwrap(200, json.dumps(content).encode())
 
 
 def body_of(step: dict[str, Any]) -> tuple[int, bytes]:
@@ -116,50 +121,88 @@ def test_recorded_channels_decode(step: dict[str, Any]) -> None:
 # ---------------------------------------------------------------- envelopes and refusals
 
 
-def test_both_forms_say_the_same() -> None:
+def test_the_envelope_decides_only_where_http_says_200() -> None:
     content = {"meta": META, "partitions": {"0": PEER}}
     assert lookup(content) == lookup({"status_code": 200, "status_txt": "OK", "data": content})
-    assert lookup(content).partitions == {0: NODE}
-    assert lookup(content).partitions[0].distributed_id == "10.0.0.1:1:4150:7"
+    wrapped = b'{"status_code":404,"status_txt":"gone","data":{"a":1}}'
+    assert unwrap(200, wrapped) == Body(404, b"", "gone")
+    assert unwrap(500, wrapped) == Body(500, b"", "gone")
+    assert unwrap(200, b'{"status_code":200,"status_txt":"OK"}') == Body(200, b"null")
+    assert unwrap(500, b'{"status_code":200,"status_txt":"OK","data":1}') == Body(500, b"", "OK")
 
 
-def test_channels_of_any_partition_are_listed_once_and_by_name() -> None:
-    body = {"channels": ["z", "y", "bad name", "y"], "partitions": {"0": PEER}, "meta": META}
-    assert lookup(body).channels == ("y", "z")
-    assert lookup(body | {"channels": None}).channels == ()
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"x" * 120, "x" * 120),
+        (b"x" * 121, "x" * 120 + "..."),
+        (b"\x00\n" + b"x" * 1_000_000, "??" + "x" * 118 + "..."),
+    ],
+)
+def test_a_refusal_is_shown_short_and_printable(body: bytes, message: str) -> None:
+    assert unwrap(500, body).message == message
 
 
-def test_a_refusal_is_shown_short_and_printable() -> None:
-    body = unwrap(500, b"\x00\n" + b"x" * 1_000_000)
-    assert body.message.startswith("??xxx")
-    assert len(body.message) < 200
+def test_an_unexpected_answer_says_what_is_wrong_with_it() -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode_json(b"[1", list[int])
+    assert str(caught.value) == "unexpected answer: Input data was truncated"
+    assert caught.value.__cause__ is not None
+
+
+NOT_CREATED = "the topic is not created"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Key not found", LookupAnswer("a", False, None, {}, exists=False, note=NOT_CREATED)),
+        ("TOPIC_NOT_FOUND", LookupAnswer("a", False, None, {}, exists=False, note=NOT_CREATED, nodes=())),
+        ("Topic has no channel", LookupAnswer("a", False, None, {}, exists=True, note="Topic has no channel")),
+    ],
+)
+def test_a_refusal_because_of_the_topic_is_a_whole_answer(text: str, answer: LookupAnswer) -> None:
+    body = json.dumps({"message": text}).encode()
+    for status in (404, 500):
+        assert decode_lookup(unwrap(status, body), "a") == answer
+    with pytest.raises(RemoteProtocolError, match=f"^HTTP status 403: {text}$"):
+        decode_lookup(unwrap(403, body), "a")
+
+
+@pytest.mark.parametrize(("text", "said"), [("NOT_FOUND", " (NOT_FOUND)"), ("", "")])
+def test_a_route_that_a_server_does_not_know_says_which_address_to_give(text: str, said: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode_nodes(Body(404, b"", text))
+    assert str(caught.value) == (
+        f"HTTP status 404{said}: this server does not know the request. Give the HTTP address of an nsqlookupd (port"
+        " 4161 by default), not that of an nsqd"
+    )
 
 
 # ---------------------------------------------------------------- bodies of another shape
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"not json", id="not JSON"),
-        pytest.param(b"<html><body>It works!</body></html>", id="HTML"),
-        pytest.param(b'{"partitions":{"0":{"broadcast_addr', id="cut"),
-        pytest.param(b"null", id="null"),
-        pytest.param(b"[]", id="an array"),
-        pytest.param(b"7", id="a number"),
-        pytest.param(b"{}", id="nothing in it"),
-        pytest.param(b'{"partitions":null,"producers":null,"channels":null,"meta":null}', id="null everywhere"),
-        pytest.param(b'{"partitions":[]}', id="partitions an array"),
-        pytest.param(b'{"partitions":"0"}', id="partitions a text"),
-        pytest.param(b'{"producers":{}}', id="producers an object"),
-        pytest.param(b'{"channels":3,"partitions":{}}', id="channels a number"),
-        pytest.param(b'{"channels":["\xff\xfe"],"partitions":{}}', id="bad UTF-8"),
-        pytest.param(b"[" * 200_000, id="200000 brackets"),
-        pytest.param(b'{"partitions":{"0":' * 100_000, id="deep objects"),
-        pytest.param(b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}", id="deep in an unknown field"),
-    ],
-)
+SHAPES = {
+    "empty": b"",
+    "not JSON": b"not json",
+    "HTML": b"<html><body>It works!</body></html>",
+    "cut": b'{"partitions":{"0":{"broadcast_addr',
+    "null": b"null",
+    "an array": b"[]",
+    "a number": b"7",
+    "null everywhere": b'{"partitions":null,"producers":null,"channels":null,"meta":null}',
+    "partitions an array": b'{"partitions":[]}',
+    "partitions a text": b'{"partitions":"0"}',
+    "producers an object": b'{"producers":{}}',
+    "channels a number": b'{"channels":3,"partitions":{}}',
+    "bad UTF-8": b'{"channels":["\xff\xfe"],"partitions":{}}',
+    "200000 brackets": b"[" * 200_000,
+    "deep objects": b'{"partitions":{"0":' * 100_000,
+    "deep in an unknown field": b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("body", SHAPES.values(), ids=SHAPES)
 def test_a_body_of_another_shape_is_no_answer(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         lookup(body)
@@ -172,29 +215,16 @@ def test_a_partition_that_is_none_is_left_out(key: str) -> None:
     assert answer.partitions == {1: NODE}
 
 
+LONG = "x" * 300
+HOSTS = ("", None, "not an address", "a\r\nHost: b", "a/b", "-a", "0.0.0.0", LONG, "fe80::1%a\r\nHost: b")  # noqa: S104
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"tcp_port": 0},
-        {"tcp_port": -1},
-        {"tcp_port": 65536},
-        {"tcp_port": 10**30},
-        {"tcp_port": "4150"},
-        {"tcp_port": None},
-        {"tcp_port": 4150.5},
-        {"tcp_port": True},
-        {"broadcast_address": ""},
-        {"broadcast_address": None},
-        {"broadcast_address": "not an address"},
-        {"broadcast_address": "a\r\nHost: b"},
-        {"broadcast_address": "a/b"},
-        {"broadcast_address": "-a"},
-        {"broadcast_address": "0.0.0.0"},  # noqa: S104 - an address that nobody can dial
-        {"broadcast_address": "x" * 300},
-        {"broadcast_address": "fe80::1%a\r\nHost: b"},
-        {"broadcast_address": "fe80::1%" + "x" * 300},
-        {"distributed_id": 7},
-        {"distributed_id": "x" * 513},
+        *({"tcp_port": port} for port in (0, -1, 65536, 10**30, "4150", None, 4150.5, True)),
+        *({"broadcast_address": host} for host in (*HOSTS, "fe80::1%" + LONG)),
+        *({"distributed_id": name} for name in (7, "x" * 513)),
     ],
 )
 def test_a_leader_that_cannot_be_dialled_is_left_out(change: dict[str, object]) -> None:
@@ -219,15 +249,28 @@ def test_the_note_names_an_address_that_no_client_can_use() -> None:
     assert plain.note.startswith(r"an nsqd has an address 'nsqd-0..svc\x1b:4150', which")
 
 
-def test_a_leader_that_is_not_utf_8_is_left_out() -> None:
+def test_a_leader_is_used_with_what_is_good_of_it() -> None:
     other = json.dumps(PEER).encode()
     answer = lookup(b'{"partitions":{"0":{"broadcast_address":"\xff\xfe","tcp_port":1},"1":' + other + b"}}")
     assert answer.partitions == {1: NODE}
-
-
-def test_a_leader_without_http_port_is_good_for_messages() -> None:
     answer = lookup({"meta": META, "partitions": {"0": PEER | {"http_port": -1}}})
     assert answer.partitions == {0: Node("10.0.0.1", 4150, 0)}
+    twice = json.dumps(PEER | {"tcp_port": 4160}).encode()
+    assert lookup(b'{"partitions":{"0":' + other + b',"0":' + twice + b"}}").partitions[0].tcp_port == 4160
+
+
+FLAGS = ("ordered", "extend_support", "multi_part", "disable_channel_auto_create")
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_each_setting_of_a_topic_is_its_own(flag: str) -> None:
+    meta = TopicMeta(1024, replica=2, **{flag: True})
+    answer = decode_lookup(
+        ok({"meta": {"partition_num": 1024, "replica": 2, flag: True}, "partitions": {"1023": PEER}}), "a"
+    )
+    assert answer == LookupAnswer("a", leads=False, meta=meta, partitions={1023: NODE}, exists=True)
+    listed = decode_topics(ok({"topics": ["plain"], "meta_info": [{"topic_name": "orders", flag: True}]}))
+    assert listed == (TopicInfo("orders", **{flag: True}), TopicInfo("plain"))
 
 
 @pytest.mark.parametrize("number", [-1, 1025, 10**9, "2", None, 2.5])
@@ -238,57 +281,91 @@ def test_a_meta_without_sense_is_none(number: object) -> None:
     assert answer.exists
 
 
-def test_listed_partitions_contradict_a_number_of_zero() -> None:
-    answer = lookup({"meta": {"partition_num": 0}, "partitions": {"0": PEER}})
-    assert answer.exists
-    assert answer.meta is None
+def test_an_answer_without_anything_is_not_that_of_an_nsqlookupd() -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        lookup({})
+    assert str(caught.value) == (
+        "the answer is not that of an nsqlookupd: it has no partitions, no nodes and no settings of the topic"
+    )
+    # Each of them alone is enough.
+    assert lookup({"partitions": {"0": PEER}}).partitions == {0: NODE}
+    assert lookup({"producers": []}).nodes == ()
+    assert lookup({"partitions": None, "producers": [PEER]}).nodes is None
+    assert lookup({"meta": {"partition_num": 3}}).meta == TopicMeta(3)
 
 
-def test_a_partition_named_twice_has_one_leader() -> None:
-    first, second = json.dumps(PEER).encode(), json.dumps(PEER | {"tcp_port": 4160}).encode()
-    answer = lookup(b'{"partitions":{"0":' + first + b',"0":' + second + b"}}")
-    assert answer.partitions == {0: Node("10.0.0.1", 4160, 4151)}
+UNLISTED = "no partition is listed, for example because writes are disabled"
 
 
 @pytest.mark.parametrize(
-    ("text", "legal"),
+    ("content", "exists", "note"),
     [
-        ("10.0.0.1", True),
-        ("::1", True),
-        ("::", False),
-        ("fe80::1%eth0.100", True),
-        ("fe80::1%\x1b[31m", False),
-        ("nsqd-1.example.org.", True),
-        ("under_score", True),
-        ("", False),
-        ("ö", False),
-        ("a b", False),
+        ({"meta": META, "partitions": None}, True, UNLISTED),
+        ({"meta": META, "partitions": {}}, True, ""),
+        ({"meta": {"partition_num": 0}, "partitions": None}, False, ""),
+        ({"meta": {"partition_num": 0}, "partitions": {"0": PEER}}, True, ""),
+        ({"meta": {"partition_num": 0}, "partitions": None, "producers": [PEER]}, True, UNLISTED),
     ],
 )
-def test_hosts(text: str, *, legal: bool) -> None:
-    assert is_host(text) == legal
+def test_without_partitions_the_note_says_why_unless_the_topic_is_unknown(
+    content: dict[str, object], note: str, *, exists: bool
+) -> None:
+    assert (lookup(content).exists, lookup(content).note) == (exists, note)
+
+
+def test_hosts() -> None:
+    legal = ("10.0.0.1", "::1", "fe80::1%eth0.100", "nsqd-1.example.org.", "under_score")
+    other = ("::", "fe80::1%\x1b[31m", "", "ö", "a b")
+    assert [is_host(text) for text in (*legal, *other)] == [True] * len(legal) + [False] * len(other)
 
 
 # ---------------------------------------------------------------- the other routes
 
 
-def test_nodes_and_topics_without_sense_are_left_out() -> None:
-    nodes = {
-        "producers": [
-            PEER | {"partitions": {"orders": ["1", "x", "0", "5000"], "bad name": ["0"], "none": None}},
-            PEER | {"partitions": 7},
-            PEER | {"tcp_port": 0},
-            None,
-        ]
+def test_an_nsqd_is_listed_with_all_that_it_says() -> None:
+    entry = PEER | {
+        "hostname": "one",
+        "version": "1.3.0",
+        "topics": ["orders", "bad name", "old"],
+        "tombstones": [False, False, True],
     }
-    found = decode_nodes(unwrap(200, json.dumps(nodes).encode()))
-    assert [(info.node, dict(info.partitions)) for info in found] == [(NODE, {"orders": (0, 1), "none": ()})]
+    partitions = {"orders": ["1023", "1024", "0", "x"], "none": None, "bad name": ["0"]}
+    wrong = [{"tcp_port": 1}, PEER | {"partitions": 7}, PEER | {"tcp_port": 0}, None]
+    plain, other = decode_nodes(ok({"producers": [entry, *wrong, entry | {"partitions": partitions}]}))
+    assert plain == NodeInfo(NODE, "one", "1.3.0", {}, ("orders", "old"), frozenset({"old"}))
+    assert other == NodeInfo(
+        NODE, "one", "1.3.0", {"orders": (0, 1023), "none": ()}, ("orders", "old"), plain.tombstoned
+    )
+    assert (plain.node.is_plain, other.node.is_plain) == (True, False)
+    assert plain.node.distributed_id == "10.0.0.1:1:4150:7"
+
+
+def test_topics_and_channels_without_sense_are_left_out() -> None:
     topics = {"topics": ["b", "a b", "a"], "meta_info": [{"topic_name": "b", "ordered": True}, {"topic_name": ""}, 7]}
-    assert decode_topics(unwrap(200, json.dumps(topics).encode())) == (TopicInfo("a"), TopicInfo("b", ordered=True))
-    assert decode_channels(unwrap(200, b'{"channels":["z","y","bad name","y"]}')) == ("y", "z")
-    assert decode_nodes(unwrap(200, b'{"producers":null}')) == ()
-    assert decode_topics(unwrap(200, b"{}")) == ()
-    assert decode_channels(unwrap(200, b"{}")) == ()
+    assert decode_topics(ok(topics)) == (TopicInfo("a"), TopicInfo("b", ordered=True))
+    channels = {"channels": ["z", "y", "bad name", "y"]}
+    assert decode_channels(ok(channels)) == ("y", "z")
+    assert lookup(channels | {"partitions": {"0": PEER}, "meta": META}).channels == ("y", "z")
+    assert (decode_nodes(ok({"producers": None})), decode_topics(ok({})), decode_channels(ok({}))) == ((), (), ())
+
+
+def lookupd(host: object = "10.0.0.1", port: object = "4161") -> dict[str, object]:
+    return {"NodeIP": host, "HttpPort": port}
+
+
+def test_a_list_is_missing_only_where_a_server_says_so() -> None:
+    for body in (Body(200, b" null\n"), Body(404, b"{}"), unwrap(404, b'{"message":"NOT_FOUND"}')):
+        assert decode_lookupd_list(body, "http") == LookupdList(leader=None, nodes=(), supported=False)
+    for body in (Body(500, b"null", "no"), ok([]), ok({"lookupdnodes": 7})):
+        with pytest.raises(RemoteProtocolError):
+            decode_lookupd_list(body, "http")
+
+
+@pytest.mark.parametrize("wrong", [("",), (None,), ("a b",), *(("a", port) for port in ("x", "0", "70000", None))])
+def test_a_wrong_nsqlookupd_is_left_out(wrong: tuple[object, ...]) -> None:
+    nodes = [lookupd(*wrong), 7, lookupd("10.0.0.2")]
+    found = decode_lookupd_list(ok({"lookupdnodes": nodes, "lookupdleader": lookupd(*wrong)}), "https")
+    assert found == LookupdList(leader=None, nodes=("https://10.0.0.2:4161",))
 
 
 json_values = st.recursive(
@@ -338,11 +415,13 @@ def test_whatever_comes_is_a_valid_value_or_a_protocol_error(body: bytes, wrappe
 # ---------------------------------------------------------------- more than anybody has
 
 
-def test_as_many_nsqds_and_channels_are_read_as_anybody_has() -> None:
+def test_as_many_servers_and_channels_are_read_as_anybody_has() -> None:
     nsqds = [PEER | {"tcp_port": 1 + number} for number in range(MAX_LISTED_NODES + 10)]
     names = [f"c{number:06}" for number in range(MAX_LISTED_CHANNELS + 10)]
     plain = lookup({"channels": [], "producers": nsqds})
     assert plain.nodes is not None
     assert len(plain.nodes) == MAX_LISTED_NODES
-    assert len(decode_nodes(Body(200, json.dumps({"producers": nsqds}).encode()))) == MAX_LISTED_NODES
+    assert len(decode_nodes(ok({"producers": nsqds}))) == MAX_LISTED_NODES
     assert len(lookup({"channels": names, "partitions": {"0": PEER}, "meta": META}).channels) == MAX_LISTED_CHANNELS
+    lookupds = [lookupd(f"10.1.{number // 250}.{number % 250}") for number in range(1000)]
+    assert len(decode_lookupd_list(ok({"lookupdnodes": lookupds}), "http").nodes) == 64
