@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nsq_ha.engine.http import new_client
 from tests.engine.lookups.loopback import Fake
+from tests.engine.lookups.scripted import Stage
 from tests.support.leaks import watch
 from tests.support.log_lines import whole_log_lines
 from tests.support.virtual import loop_for, one_clock
@@ -45,3 +47,19 @@ async def serve(virtual_clock: None) -> AsyncIterator[Callable[[], Awaitable[Fak
     yield start
     for fake in started:
         await fake.stop()
+
+
+@pytest.fixture
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Stage]]:
+    """Make stages, without chance: each pause is as long as it may be."""
+    monkeypatch.setattr("random.random", lambda: 0.0)
+    made: list[Stage] = []
+    async with new_client() as http:
+
+        def make(*urls: str, timeout: float = 1.0) -> Stage:
+            made.append(Stage(http, monkeypatch, *urls, timeout=timeout))
+            return made[-1]
+
+        yield make
+        for stage in made:
+            await stage.servers.aclose()

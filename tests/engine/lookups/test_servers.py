@@ -1,157 +1,126 @@
-"""Who is asked, who is waited for, who is learnt and who leads."""
+"""Who is asked and waited for, what a failure changes, who is learnt and who leads.
+
+Most nsqlookupds are clients that do what a test says; where HTTP matters they are servers on the loopback.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
+from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.servers import GRACE, INCOMPLETE_GRACE, MAX_LEARNT, PROBE_GAP, Servers
-from nsq_ha.errors import LookupUnavailableError
-from tests.engine.lookups.loopback import Fake, hang, http_answer, list_body, lookup_body
+from nsq_ha.errors import ConnectError, LookupUnavailableError
+from tests.engine.lookups.loopback import Fake, hang, http_answer, lookup_body
+from tests.engine.lookups.scripted import Stage, now
+from tests.support.nsqd import LIMIT
 from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from nsq_ha.policy.topology import Round
-
     Serve = Callable[[], Awaitable[Fake]]
-    Known = Callable[..., Servers]
 
-WHOLE = lookup_body({0: 4150, 1: 4160})
-HALF = lookup_body({0: 4150}, 2)
+A, B, C = "http://10.0.0.1:4161", "http://10.0.0.2:4161", "http://10.0.0.3:4161"
 SLOW = 5.0
 """A delay in seconds that no test waits for."""
 
 
-@pytest.fixture
-async def known() -> AsyncIterator[Known]:
-    client = new_client()
-    made: list[Servers] = []
+DOWN = LookupUnavailableError("no usable answer", (("one", "first"), ("two", "second")))
 
-    def make(*urls: str, timeout: float = 1.0) -> Servers:
-        made.append(Servers(urls, timeout=timeout, client=client))
-        return made[-1]
-
-    yield make
-    for servers in made:
-        await servers.aclose()
-    await client.aclose()
+# ---------------------------------------------------------------- who is asked, and waited for
 
 
-def failing(servers: Servers) -> tuple[str, ...]:
-    """Return the servers whose last request failed."""
-    return tuple(server.url for server in servers._servers if server.error)
+async def test_all_are_asked_at_once(make: Callable[..., Stage]) -> None:
+    stage = make(A, B, C)
+    for client in stage.clients.values():
+        client.takes = 0.3
+    assert await stage.timed() == ([A, B, C], 0.3)
 
 
-async def timed(servers: Servers, topic: str = "orders") -> tuple[Round, float]:
-    began = asyncio.get_running_loop().time()
-    result = await servers.look_up(topic, "r")
-    return result, asyncio.get_running_loop().time() - began
-
-
-async def test_all_are_asked_at_once(serve: Serve, known: Known) -> None:
-    fakes = [await serve() for _ in range(3)]
-    for fake in fakes:
-        fake.answer("/lookup", WHOLE)
-        fake.delay = 0.3
-    result = await known(*(fake.url for fake in fakes)).look_up("orders", "r")
-    assert {answer.lookupd for answer in result.answers} == {fake.url for fake in fakes}
-    assert result.error is None
-    asked = [when for fake in fakes for when, _, _ in fake.requests]
-    assert len(asked) == 3
-    assert max(asked) - min(asked) < 0.3
-
-
-@pytest.mark.parametrize(("body", "grace"), [(WHOLE, GRACE), (HALF, INCOMPLETE_GRACE)])
+@pytest.mark.parametrize(("number", "grace"), [(1, GRACE), (2, INCOMPLETE_GRACE)])
 async def test_a_hanging_one_holds_nothing_up_beyond_a_grace(
-    serve: Serve, known: Known, body: object, grace: float
+    make: Callable[..., Stage], number: int, grace: float
 ) -> None:
-    hanging, well = await serve(), await serve()
-    hanging.behave = hang
-    well.answer("/lookup", body)
-    result, took = await timed(known(hanging.url, well.url, timeout=SLOW))
-    assert [answer.lookupd for answer in result.answers] == [well.url]
-    assert grace <= took + 0.01
-    assert took < grace + SLOW / 2
+    stage = make(A, B)
+    stage[A].takes, stage[B].number = SLOW, number
+    assert [await stage.timed() for _ in range(3)] == [([B], grace), ([B], 0.0), ([B], 0.0)]
+    assert len(stage[A].asked) == 1, "the first request goes on"
+    await dawdle(SLOW)
+    stage[B].takes = 0.3
+    assert await stage.timed() == ([B], 0.3 + 0.3)
 
 
-async def test_a_straggler_finishes_in_the_background_and_is_not_asked_twice(serve: Serve, known: Known) -> None:
-    hanging, well = await serve(), await serve()
-    hanging.behave = hang
-    well.answer("/lookup", WHOLE)
-    servers = known(hanging.url, well.url, timeout=2.0)
-    for _ in range(3):
-        assert (await servers.look_up("orders", "r")).answers
-    assert hanging.count("/lookup") == 1
-    assert failing(servers) == ()
-    await eventually(lambda: failing(servers) == (hanging.url,))
+@pytest.mark.parametrize(("takes", "asked"), [(0.2, 2), (0.3, 1)])
+async def test_only_a_quick_failure_is_tried_again_at_once(
+    make: Callable[..., Stage], takes: float, asked: int
+) -> None:
+    stage = make(A, timeout=1.0)
+    stage[A].takes, stage[A].error = takes, DOWN
+    await stage.timed()
+    assert len(stage[A].asked) == asked
 
 
-async def test_the_channels_of_a_partition_come_from_a_working_one(serve: Serve, known: Known) -> None:
-    away, odd, well, other = [await serve() for _ in range(4)]
-    for fake in (away, odd, well, other):
-        fake.answer("/lookup", WHOLE)
-        fake.answer("/channels", {"channels": ["billing"]})
-    odd.answer("/channels", b"<html>")
-    servers = known(away.url, odd.url, well.url, other.url)
-    await away.stop()
-    await servers.look_up("orders", "r")
-    assert failing(servers) == (away.url,)
-    assert await servers.channels("orders", 3) == frozenset({"billing"})
-    assert well.queries("/channels") == [{"topic": "orders", "partition": "3"}]
-    assert (away.count("/channels"), odd.count("/channels")) == (0, 1)
-    assert failing(servers) == (away.url,)
-    for fake in (well, other):
-        await fake.stop()
-    assert await servers.channels("orders", 3) is None
-
-
-async def test_a_failing_one_is_left_alone_until_its_probe_and_then_used_again(serve: Serve, known: Known) -> None:
-    sick, well = await serve(), await serve()
-    sick.answer("/lookup", b"<html>", 500)
-    well.answer("/lookup", WHOLE)
-    servers = known(sick.url, well.url, timeout=SLOW)
-    await servers.look_up("orders", "r")
-    assert failing(servers) == (sick.url,)
+async def test_a_failing_one_is_left_alone_until_its_probe_and_then_used_again(make: Callable[..., Stage]) -> None:
+    stage = make(A, B)
+    stage[A].error = DOWN
+    for _ in range(5):
+        assert (await stage.timed())[0] == [B]
     # The first failure is retried at once: it may have been a connection that the server had closed.
-    assert sick.count("/lookup") == 2
-    for _ in range(3):
-        await servers.look_up("orders", "r")
-    assert sick.count("/lookup") == 3
-    sick.answer("/lookup", WHOLE)
+    assert (len(stage[A].asked), stage.failing) == (3, {A})
+    stage[A].error = None
     await dawdle(PROBE_GAP)
-    result = await servers.look_up("orders", "r")
-    assert len(result.answers) == 2
-    assert not failing(servers)
+    assert (await stage.timed())[0] == [A, B]
+    assert stage.failing == set()
 
 
-async def test_when_all_fail_all_are_asked_each_time_and_each_cause_is_reported(serve: Serve, known: Known) -> None:
-    dead, hanging, sick = await serve(), await serve(), await serve()
-    await dead.stop()
-    hanging.behave = hang
-    sick.answer("/lookup", b"<html>")
-    servers = known(dead.url, hanging.url, sick.url)
-    for number in (1, 2):
-        result, took = await timed(servers)
-        assert result.answers == ()
-        assert isinstance(result.error, LookupUnavailableError)
-        assert {url for url, _ in result.error.causes} == {dead.url, hanging.url, sick.url}
-        assert took < SLOW
-        assert hanging.count("/lookup") == number
-        assert number <= sick.count("/lookup") <= number + 1
+async def test_when_all_fail_all_are_asked_and_each_cause_is_reported(make: Callable[..., Stage]) -> None:
+    stage = make(A, B)
+    stage[A].error, stage[B].error = DOWN, ValueError("nonsense")
+    for number in (2, 3, 4):
+        result = await stage.servers.look_up("orders", "r")
+        assert result.error is not None
+        assert result.error.causes == (*DOWN.causes, (B, "ValueError('nonsense')"))
+        assert [len(stage[url].asked) for url in (A, B)] == [number, number]
         await dawdle(PROBE_GAP)
-    hanging.behave = None
-    hanging.answer("/lookup", WHOLE)
-    assert (await servers.look_up("orders", "r")).error is None
+    stage[B].error = None
+    assert (await stage.timed())[0] == [B]
 
 
-async def test_a_kept_connection_that_the_server_closed_is_no_failure(serve: Serve, known: Known) -> None:
+async def test_a_server_that_fails_is_not_asked_for_each_topic(make: Callable[..., Stage]) -> None:
+    """Sixty topics made 270 connections a second to an nsqlookupd that closed them."""
+    stage = make(A)
+    stage[A].error = DOWN
+    for number in range(60):
+        result = await stage.servers.look_up(f"topic{number}", "w")
+        assert result.error is not None
+        assert result.error.causes == DOWN.causes
+    assert len(stage[A].asked) == 3, "a quick failure is tried again at once, and so is the first lookup after it"
+    await dawdle(PROBE_GAP)
+    stage[A].error = None
+    for number in range(60):
+        assert (await stage.servers.look_up(f"topic{number}", "w")).error is None
+    assert len(stage[A].asked) == 63
+
+
+@pytest.fixture
+async def real(serve: Serve) -> AsyncIterator[tuple[Fake, Servers]]:
+    """A server on the loopback, and what asks it."""
     fake = await serve()
-    fake.answer("/lookup", WHOLE)
+    fake.answer("/lookup", lookup_body({0: 4150, 1: 4160}))
+    async with new_client() as client:
+        servers = Servers((fake.url,), timeout=SLOW, client=client)
+        yield fake, servers
+        await servers.aclose()
+
+
+async def test_a_kept_connection_that_the_server_closed_is_no_failure(real: tuple[Fake, Servers]) -> None:
+    fake, servers = real
     answered = 0
 
     async def once(writer: asyncio.StreamWriter) -> None:
@@ -163,114 +132,261 @@ async def test_a_kept_connection_that_the_server_closed_is_no_failure(serve: Ser
             writer.write(http_answer(b'{"meta":{"partition_num":1},"partitions":{}}'))
 
     fake.behave = once
-    servers = known(fake.url)
     for _ in range(3):
         assert (await servers.look_up("orders", "r")).error is None
-        assert failing(servers) == ()
+
+
+async def test_closing_ends_a_round_and_a_cancelled_one_ends_in_time(real: tuple[Fake, Servers]) -> None:
+    fake, servers = real
+    fake.behave = hang
+    rounds = [asyncio.create_task(servers.look_up(topic, "r")) for topic in ("orders", "other")]
+    await eventually(lambda: fake.count("/lookup") == 2)
+    rounds[0].cancel()
+    await servers.aclose()
+    assert (await rounds[1]).error is not None
+    assert not [task for task in asyncio.all_tasks() if "lookup" in task.get_name()]
+
+
+async def test_the_channels_of_a_partition_come_from_a_working_one(serve: Serve) -> None:
+    away, odd, well, other = [await serve() for _ in range(4)]
+    for fake in (away, odd, well, other):
+        fake.answer("/lookup", lookup_body({0: 4150}))
+        fake.answer("/channels", {"channels": ["billing"]})
+    odd.answer("/channels", b"<html>")
+    client = new_client()
+    servers = Servers([away.url, odd.url, well.url, other.url], timeout=1.0, client=client)
+    await away.stop()
+    await servers.look_up("orders", "r")
+    assert await servers.channels("orders", 3) == frozenset({"billing"})
+    assert well.queries("/channels") == [{"topic": "orders", "partition": "3"}]
+    assert (away.count("/channels"), odd.count("/channels")) == (0, 1)
+    for fake in (well, other):
+        await fake.stop()
+    assert await servers.channels("orders", 3) is None
+    await client.aclose()
+
+
+# ---------------------------------------------------------------- what is said
+
+
+async def test_one_that_fails_every_other_time_fills_no_log(
+    make: Callable[..., Stage], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    stage = make(A)
+    for number in range(80):
+        stage[A].error = DOWN if number % 2 else None
+        await stage.servers.look_up("orders", "w")
+        await dawdle(0.1)
+    assert 2 < len(caplog.records) < 6
+    caplog.clear()
+    stage[A].error = DOWN
+    for _ in range(200):  # what lasts is said in any case
+        await stage.servers.look_up("orders", "w")
+        await dawdle(0.1)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("urls", "others"),
+    [((A,), "retrying; leaders known so far stay in use"), ((A, B), "asking the others")],
+)
+@pytest.mark.parametrize(
+    ("error", "said", "cause"),
+    [
+        (DOWN, "first; second", ("two", "second")),
+        (ConnectError("refused"), "refused", (A, "refused")),
+    ],
+)
+async def test_the_first_failure_is_a_warning_with_its_causes(  # noqa: PLR0917 - two lists of cases
+    make: Callable[..., Stage],
+    caplog: pytest.LogCaptureFixture,
+    urls: tuple[str, ...],
+    others: str,
+    error: Exception,
+    said: str,
+    cause: tuple[str, str],
+) -> None:
+    stage = make(*urls)
+    for client in stage.clients.values():
+        client.error = error
+    for _ in range(3):
+        result = await stage.servers.look_up("orders", "w")
+        assert result.error is not None
+        assert str(result.error).startswith("no nsqlookupd gave a usable answer (")
+        assert cause in result.error.causes
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"nsqlookupd {url} gave no usable answer: {said}; {others}") for url in urls
+    ]
 
 
 async def test_what_a_server_provokes_beyond_all_rules_is_its_own_failure(
-    serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make: Callable[..., Stage], caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake = await serve()
-    fake.answer("/lookup", WHOLE)
-    fake.answer("/listlookup", list_body(None))
-    servers = known(fake.url)
-
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("nsq_ha.engine.answers.decode_lookup", broken)
-    monkeypatch.setattr("nsq_ha.engine.answers.decode_lookupd_list", broken)
-    result = await servers.look_up("orders", "r")
-    assert result.error is not None
-    assert "ZeroDivisionError" in str(result.error)
-    await servers.refresh_lists()
-    assert servers.urls == (fake.url,)
-    assert [record.levelname for record in caplog.records].count("ERROR") == 2
-
-
-async def test_a_cancelled_round_leaves_no_question_behind(serve: Serve, known: Known) -> None:
-    fake = await serve()
-    fake.behave = hang
-    servers = known(fake.url, timeout=SLOW)
-    before = asyncio.all_tasks()
-    round_ = asyncio.create_task(servers.look_up("orders", "r"))
-    await eventually(lambda: fake.count("/lookup") == 1)
-    round_.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await round_
-    await eventually(lambda: {task for task in asyncio.all_tasks() if "lookup" in task.get_name()} == set())
-    assert round_ not in before
-
-
-async def test_closing_ends_a_round_under_way(serve: Serve, known: Known) -> None:
-    fake = await serve()
-    fake.behave = hang
-    servers = known(fake.url, timeout=SLOW)
-    round_ = asyncio.create_task(servers.look_up("orders", "r"))
-    await eventually(lambda: fake.count("/lookup") == 1)
-    await servers.aclose()
-    result = await round_
-    assert result.error is not None
+    stage = make(A, B)
+    stage[A].error = stage[A].list_error = ZeroDivisionError()
+    assert (await stage.timed())[0] == [B]
+    await stage.servers.refresh_lists()
+    assert stage.servers.urls == (A, B)
+    assert {record.getMessage().partition(":")[0] for record in caplog.records if record.levelname == "ERROR"} == {
+        "nsqlookupd http"
+    }
 
 
 # ---------------------------------------------------------------- who is known, and who leads
 
 
-async def test_others_are_learnt_and_the_leading_one_is_marked(serve: Serve, known: Known) -> None:
-    first, second = await serve(), await serve()
-    for fake in (first, second):
-        fake.answer("/listlookup", list_body(second.url, first.url, second.url))
-        fake.answer("/lookup", WHOLE)
-    servers = known(first.url)
-    await servers.refresh_lists()
-    assert servers.urls == (first.url, second.url)
-    assert servers.leader == second.url
-    result = await servers.look_up("orders", "r")
-    assert {answer.lookupd: answer.leads for answer in result.answers} == {first.url: False, second.url: True}
+async def test_others_are_learnt_and_the_leading_one_is_marked(make: Callable[..., Stage]) -> None:
+    stage = make(A)
+    await stage.servers.refresh_lists()
+    assert (stage.servers.urls, stage.servers.leader) == ((A,), None)
+    stage[A].listed = LookupdList(B, (B, A, B))
+    await stage.servers.refresh_lists()
+    assert (stage.servers.urls, stage.servers.leader) == ((A, B), B)
+    result = await stage.servers.look_up("orders", "r")
+    assert {answer.lookupd: answer.leads for answer in result.answers} == {A: False, B: True}
 
 
-async def test_an_old_server_is_used_as_it_is(serve: Serve, known: Known) -> None:
-    old = await serve()
-    old.answer("/lookup", WHOLE)
-    servers = known(old.url)
-    await servers.refresh_lists()
-    assert (servers.urls, servers.leader, failing(servers)) == ((old.url,), None, ())
-    assert (await servers.look_up("orders", "r")).answers
+@pytest.mark.parametrize(
+    ("named", "leader"),
+    [
+        pytest.param((A, B, B), B, id="most lists decide"),
+        pytest.param((A, C, None), A, id="a tie goes to one that says so itself"),
+        pytest.param((C, B, None), B, id="whoever is asked first"),
+    ],
+)
+async def test_who_leads(make: Callable[..., Stage], named: tuple[str | None, ...], leader: str) -> None:
+    stage = make(A, B, C)
+    for url, names in zip((A, B, C), named, strict=True):
+        stage[url].listed = LookupdList(names, (A, B, C))
+    await stage.servers.refresh_lists()
+    assert stage.servers.leader == leader
 
 
-async def test_most_lists_decide_who_leads_and_a_tie_goes_to_one_that_says_so_itself(
-    serve: Serve, known: Known
+async def test_learning_has_a_limit_and_those_that_have_gone_are_forgotten(make: Callable[..., Stage]) -> None:
+    """A producer without topics looks nothing up: each address that a server had left was asked for ever."""
+    stage = make(A)
+    made_up = tuple(f"http://127.0.0.1:{port}" for port in range(1, 60))
+    stage[A].listed = LookupdList(A, (A, *made_up))
+    await stage.servers.refresh_lists()
+    assert len(stage.servers.urls) == 1 + MAX_LEARNT
+    stage[A].listed = LookupdList(A, (A,))
+    for url in made_up[:MAX_LEARNT]:
+        stage[url].list_error = DOWN
+    await stage.servers.refresh_lists()
+    assert stage.servers.urls == (A,)
+
+
+async def test_a_name_is_resolved_with_its_own_port(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fakes = [await serve() for _ in range(3)]
-    urls = [fake.url for fake in fakes]
-    for fake, leader in zip(fakes, (0, 1, 1), strict=True):
-        fake.answer("/listlookup", list_body(urls[leader], *urls))
-    servers = known(*urls, timeout=SLOW)
-    await servers.refresh_lists()
-    assert servers.leader == urls[1]
-    fakes[1].answer("/listlookup", list_body(urls[2], *urls))
-    fakes[2].answer("/listlookup", list_body(None, *urls))
-    await servers.refresh_lists()
-    assert servers.leader == urls[0]
-    # A server's own word counts for more than that of one that is asked before it.
-    fakes[0].answer("/listlookup", list_body(urls[2], *urls))
-    fakes[1].answer("/listlookup", list_body(urls[1], *urls))
-    await servers.refresh_lists()
-    assert servers.leader == urls[1]
+    asked: list[object] = []
+
+    def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+        asked.append((host, port))
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.9", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    stage = make("http://one:4161", "https://two", A)
+    listed = ("http://10.0.0.9:4161", "https://10.0.0.9:443", "http://10.0.0.9:4162")
+    stage[A].listed = LookupdList("http://10.0.0.9:4161", listed)
+    await stage.servers.refresh_lists()
+    assert asked == [("one", 4161), ("two", 443)]
+    assert stage.servers.urls == ("http://one:4161", "https://two", A, "http://10.0.0.9:4162")
+    assert stage.servers.leader == "http://one:4161"
 
 
-async def test_learning_has_a_limit_and_those_that_have_gone_are_forgotten(serve: Serve, known: Known) -> None:
-    fake = await serve()
-    fake.answer("/lookup", WHOLE)
-    made_up = [f"http://127.0.0.1:{port}" for port in range(1, 60)]
-    fake.answer("/listlookup", list_body(fake.url, fake.url, *made_up))
-    servers = known(fake.url, timeout=SLOW)
+async def test_a_name_of_several_servers_leads_to_each_of_them(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changes went to whichever server the name led to, which often does not lead; and only that one was asked."""
+
+    def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+        addresses = {"several": ("10.0.0.1", "10.0.0.2"), "both": ("10.0.0.3", "fe80::3")}[host]
+        families = [socket.AF_INET6 if ":" in each else socket.AF_INET for each in addresses]
+        return [
+            (family, socket.SOCK_STREAM, 6, "", (each, port)) for family, each in zip(families, addresses, strict=True)
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    several, both = "http://several:4161", "http://both:4161"
+    stage = make(several, both)
+    stage[several].listed = LookupdList(B, (A, B, C, "http://[fe80::3]:4161"))
+    await stage.servers.refresh_lists()
+    assert stage.servers.urls == (several, both, A, B)
+    assert stage.servers.leader == B
+
+
+async def test_a_resolver_that_hangs_has_a_time_limit(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: free.wait(LIMIT))
+    stage, began = make("http://one:4161", A, timeout=2.0), now()
+    await stage.servers.refresh_lists()
+    free.set()
+    assert round(now() - began, 1) == 2.0
+    assert stage[A].lists_asked == [pytest.approx(began, abs=0.1)]
+
+
+@pytest.mark.parametrize(("chance", "pause"), [(0.0, 30.0), (0.5, 27.0)])
+async def test_lists_are_asked_for_at_intervals_and_soon_after_a_failure(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, chance: float, pause: float
+) -> None:
+    monkeypatch.setattr("random.random", lambda: chance)
+    stage, began = make(A, B), now()
+    keeping = asyncio.create_task(stage.servers.keep_lists(30.0))
+    await eventually(lambda: len(stage[B].lists_asked) == 3, 100.0)
+    stage[A].error = DOWN
+    await stage.timed()
+    await dawdle(4.0)
+    assert len(stage[B].lists_asked) == 3
+    await dawdle(2.0)
+    assert [round(at - began) for at in stage[B].lists_asked] == [0, pause, 2 * pause, 2 * pause + 5]
+    stage[A].error = None
+    await dawdle(8.0)
+    await stage.timed()  # answers again: its list may be needed
+    await dawdle(1.0)
+    assert [round(at - began) for at in stage[B].lists_asked[4:]] == [2 * pause + 14]
+    keeping.cancel()
+
+
+# ---------------------------------------------------------------- a client without topics
+
+
+async def test_silence_lasts_from_the_first_failure_until_one_answers(make: Callable[..., Stage]) -> None:
+    stage = make(A, B)
+    servers = stage.servers
     await servers.refresh_lists()
-    assert len(servers.urls) == 1 + MAX_LEARNT
-    await servers.look_up("orders", "r")
-    assert len(failing(servers)) == MAX_LEARNT
-    fake.answer("/listlookup", list_body(fake.url, fake.url))
+    stage[A].list_error = DOWN
     await servers.refresh_lists()
-    assert servers.urls == (fake.url,)
+    assert servers.silence is None  # B answers
+    stage[B].list_error = ValueError("nonsense")
+    began = now()
+    await servers.refresh_lists()
+    await dawdle(7.0)
+    await servers.refresh_lists()
+    assert servers.silence is not None
+    assert servers.silence.since == pytest.approx(began, abs=1.0)
+    assert servers.silence.error.causes == ((A, "first; second"), (B, "ValueError('nonsense')"))
+    stage[A].list_error = None
+    await servers.refresh_lists()
+    assert servers.silence is None
+    stage[A].list_error = DOWN
+    await servers.refresh_lists()
+    assert servers.silence is not None
+    await stage.timed()  # a lookup is answered
+    assert servers.silence is None
+
+
+async def test_while_all_are_silent_the_lists_are_asked_for_more_often(make: Callable[..., Stage]) -> None:
+    stage = make(A)
+    stage[A].list_error = DOWN
+    running = asyncio.create_task(stage.servers.keep_lists(30.0))
+    await dawdle(11.0)
+    stage[A].list_error = None
+    await dawdle(39.0)
+    running.cancel()
+    await asyncio.wait({running})
+    first = stage[A].lists_asked[0]
+    assert [round(at - first) for at in stage[A].lists_asked] == [0, 5, 10, 15, 45]
