@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -16,17 +15,13 @@ import httpx
 import pytest
 
 from nsq_ha.engine.http import MAX_BODY_BYTES, _ours, ask, new_client
-from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import (
-    ConfigError,
     ConnectError,
     ConnectionLostError,
-    LookupUnavailableError,
     NsqError,
     RemoteProtocolError,
-    ResponseTimeoutError,
 )
-from tests.engine.lookups.loopback import LIMIT, hang, http_answer
+from tests.engine.lookups.loopback import LIMIT, http_answer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -74,16 +69,6 @@ async def test_a_request_sends_its_query_and_its_body(serve: Serve) -> None:
     assert fake.bodies == [b"body"]
 
 
-async def test_the_usual_limit_of_a_lookup_is_a_second(serve: Serve) -> None:
-    fake = await serve()
-    fake.behave = hang
-    async with LookupClient(fake.url) as client:
-        with pytest.raises(LookupUnavailableError) as caught:
-            await client.topics()
-    assert str(caught.value) == f"no usable answer ({fake.url}: no complete answer within 1 s)"
-    assert isinstance(caught.value.__cause__, ResponseTimeoutError)
-
-
 @pytest.mark.real_time
 @pytest.mark.parametrize("turns", [1, 2, 3])
 async def test_a_request_that_is_cancelled_leaves_no_dead_connection(turns: int) -> None:
@@ -121,32 +106,7 @@ async def test_a_request_that_is_cancelled_leaves_no_dead_connection(turns: int)
             await asyncio.wait_for(ended.acquire(), LIMIT)
 
 
-def test_a_client_of_one_nsqlookupd_says_how_many_it_was_given() -> None:
-    with pytest.raises(ConfigError) as caught:
-        LookupClient("a,b")
-    assert str(caught.value) == "LookupClient takes the address of one nsqlookupd, not of 2: 'a,b'"
-    assert LookupClient("a").lookupd == "http://a:4161"
-
-
-async def test_the_list_names_urls_of_the_scheme_that_was_used(respx_mock: respx.MockRouter) -> None:
-    entry = {"NodeIP": "10.0.0.1", "HttpPort": "4161"}
-    respx_mock.get("https://lookupd.test/listlookup").respond(json={"lookupdleader": entry, "lookupdnodes": [entry]})
-    async with LookupClient("https://lookupd.test") as client:
-        assert (await client.list_lookupd()).nodes == ("https://10.0.0.1:4161",)
-
-
 # ---------------------------------------------------------------- answers that are not read
-
-
-async def refused(respx_mock: respx.MockRouter, answer: httpx.Response) -> str:
-    respx_mock.get(f"{URL}/x").mock(return_value=answer)
-    async with new_client() as client:
-        with pytest.raises(RemoteProtocolError) as caught:
-            await ask(client, "GET", f"{URL}/x", timeout=1.0)
-    return str(caught.value)
-
-
-OK_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"
 
 
 async def test_a_server_that_closes_during_the_tls_handshake_has_a_text() -> None:
@@ -159,23 +119,11 @@ async def test_a_server_that_closes_during_the_tls_handshake_has_a_text() -> Non
     await server.wait_closed()
 
 
-@pytest.mark.parametrize("answer", [OK_HEAD + b"X: y\r\n" * 40_000 + b"\r\n{}", b"x" * 200_000])
-async def test_a_head_without_end_is_refused(serve: Serve, answer: bytes) -> None:
-    fake = await serve()
-
-    async def behave(writer: asyncio.StreamWriter) -> None:
-        writer.write(answer)
-
-    fake.behave = behave
-    async with new_client() as client:
-        with pytest.raises(RemoteProtocolError, match="the answer is not HTTP"):
-            await ask(client, "GET", fake.url + "/x", timeout=5.0)
+OK_HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED_HEAD = OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-@pytest.mark.parametrize("answer", [b"\xff" * 4000, CHUNKED_HEAD + b"\xff" * 60_000])
+@pytest.mark.parametrize("answer", [OK_HEAD + b"X: y\r\n" * 40_000, b"\xff" * 4000, CHUNKED_HEAD + b"\xff" * 60_000])
 async def test_an_error_quotes_little_of_what_is_no_http(serve: Serve, answer: bytes) -> None:
     fake = await serve()
 
@@ -190,11 +138,11 @@ async def test_an_error_quotes_little_of_what_is_no_http(serve: Serve, answer: b
 
 
 async def test_an_answer_may_have_just_the_largest_size(respx_mock: respx.MockRouter) -> None:
-    assert await refused(respx_mock, httpx.Response(200, content=b" " * (MAX_BODY_BYTES + 1))) == (
-        "the answer is longer than 8388608 bytes"
-    )
-    respx_mock.get(f"{URL}/x").respond(200, content=b" " * MAX_BODY_BYTES)
+    route = respx_mock.get(f"{URL}/x").respond(200, content=b" " * (MAX_BODY_BYTES + 1))
     async with new_client() as client:
+        with pytest.raises(RemoteProtocolError, match=r"^the answer is longer than 8388608 bytes$"):
+            await ask(client, "GET", f"{URL}/x", timeout=1.0)
+        route.respond(200, content=b" " * MAX_BODY_BYTES)
         assert len((await ask(client, "GET", f"{URL}/x", timeout=1.0)).data) == MAX_BODY_BYTES
 
 
@@ -207,66 +155,31 @@ def caused(text: str, cause: BaseException | None = None, context: BaseException
     return error
 
 
+LOST, NO_HTTP, CANNOT = ConnectionLostError, RemoteProtocolError, ConnectError
+ALL_FAILED = "All connection attempts failed"
+
+
 @pytest.mark.parametrize(
     ("raised", "kind", "text"),
     [
-        (httpx.ReadError("reset"), ConnectionLostError, "connection lost: reset"),
-        (httpx.ReadError(""), ConnectionLostError, "connection lost: ReadError"),
-        (
-            httpx.RemoteProtocolError("illegal line"),
-            RemoteProtocolError,
-            "the answer is not HTTP (illegal line): give the HTTP port, which is 4161 by default for nsqlookupd",
-        ),
-        (UnicodeError("label too long"), ConnectError, "cannot connect: UnicodeError: label too long"),
-        (httpx.InvalidURL("no host"), ConnectError, "cannot connect: no host"),
-        (OSError("no route"), ConnectError, "cannot connect: no route"),
-        (
-            httpx.ConnectError("[SSL: WRONG_VERSION_NUMBER]"),
-            ConnectError,
-            "the server does not answer in TLS: give its address with http://, or its HTTPS port",
-        ),
-        (
-            httpx.ConnectError("CERTIFICATE_VERIFY_FAILED"),
-            ConnectError,
-            (
-                "cannot connect: CERTIFICATE_VERIFY_FAILED; for a certificate of your own, give"
-                " lookupd_tls=TlsConfig(ca_file=...), or set the environment variable SSL_CERT_FILE to its PEM file"
-            ),
-        ),
-        (
-            OSError("CERTIFICATE_VERIFY_FAILED certificate verify failed: Hostname mismatch"),
-            ConnectError,
-            (
-                "cannot connect: CERTIFICATE_VERIFY_FAILED certificate verify failed: Hostname mismatch; give"
-                " lookupd_tls=TlsConfig(server_name=...), the name that the certificate is for"
-            ),
-        ),
-        (
-            caused("All connection attempts failed", socket.gaierror(-2, "Name or service not known")),
-            ConnectError,
-            "cannot connect: its name cannot be resolved (Name or service not known)",
-        ),
-        (caused("All connection attempts failed"), ConnectError, "cannot connect: All connection attempts failed"),
-        (
-            caused("All connection attempts failed", caused("inner", cause=REFUSED)),
-            ConnectError,
-            f"cannot connect: {os.strerror(errno.ECONNREFUSED)}",
-        ),
-        (
-            caused("All connection attempts failed", OSError("has no number"), REFUSED),
-            ConnectError,
-            "cannot connect: All connection attempts failed",
-        ),
-        (
-            caused("All connection attempts failed", context=REFUSED),
-            ConnectError,
-            f"cannot connect: {os.strerror(errno.ECONNREFUSED)}",
-        ),
+        (httpx.ReadError("reset"), LOST, "connection lost: reset"),
+        (httpx.ReadError(""), LOST, "connection lost: ReadError"),
+        (httpx.RemoteProtocolError("illegal line"), NO_HTTP, "the answer is not HTTP (illegal line): give the HTTP"),
+        (UnicodeError("label too long"), CANNOT, "cannot connect: UnicodeError: label too long"),
+        (httpx.InvalidURL("no host"), CANNOT, "cannot connect: no host"),
+        (OSError("no route"), CANNOT, "cannot connect: no route"),
+        (httpx.ConnectError("[SSL: WRONG_VERSION_NUMBER]"), CANNOT, "the server does not answer in TLS: give its"),
+        (caused(ALL_FAILED, socket.gaierror(-2, "No name")), CANNOT, "cannot connect: its name cannot be resolved (No"),
+        (caused(ALL_FAILED), CANNOT, f"cannot connect: {ALL_FAILED}"),
+        (caused(ALL_FAILED, caused("inner", cause=REFUSED)), CANNOT, "cannot connect: Connection refused"),
+        (caused(ALL_FAILED, OSError("has no number"), REFUSED), CANNOT, f"cannot connect: {ALL_FAILED}"),
+        (caused(ALL_FAILED, context=REFUSED), CANNOT, "cannot connect: Connection refused"),
     ],
 )
 def test_each_foreign_error_has_a_text_of_ours(raised: Exception, kind: type[NsqError], text: str) -> None:
     error = _ours(raised)
-    assert (type(error), str(error)) == (kind, text)
+    assert type(error) is kind
+    assert str(error).startswith(text)
 
 
 # ---------------------------------------------------------------- what a client loads

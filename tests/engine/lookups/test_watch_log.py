@@ -84,21 +84,22 @@ async def begun(servers: FakeServers, **options: float) -> AsyncIterator[TopicWa
     """Run a watch with the default intervals, without chance."""
     watch = TopicWatch("orders", "w", shared(servers, **options), counts=LookupCounts())
     yield watch
-    watch.end(ClosedError("over"))
+    end(watch)
 
 
 def rounds(watch: TopicWatch) -> int:
     return watch._ended
 
 
-class Topic:
-    """One topic of several that share a budget."""
+def watches(servers: FakeServers, number: int) -> list[TopicWatch]:
+    """Watch topics that share a budget."""
+    budget = shared(servers)
+    return [TopicWatch(f"t{each}", "w", budget, counts=LookupCounts()) for each in range(number)]
 
-    def __init__(self, topic: str, budget: Engine) -> None:
-        self.watch = TopicWatch(topic, "w", budget, counts=LookupCounts())
 
-    def end(self) -> None:
-        self.watch.end(ClosedError("over"))
+def end(*watches: TopicWatch) -> None:
+    for watch in watches:
+        watch.end(ClosedError("over"))
 
 
 @pytest.fixture
@@ -140,31 +141,14 @@ async def test_the_leaders_of_several_partitions_are_one_line(
     watch: TopicWatch, servers: FakeServers, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    nodes = {number: TWO if number in (1, 2, 3, 6) else ONE for number in range(8)}
-    answer = dataclasses.replace(led(ONE, number=8), partitions=nodes)
-    assert await logged(watch, caplog, servers, answer) == [
-        "topic orders: 10.0.1.1:4150 leads partitions 0, 4, 5, 7; 10.0.1.2:4150 leads partitions 1-3, 6"
-    ]
-    assert await logged(watch, caplog, servers, led(number=8)) == ["topic orders: no leader of partitions 0-7 any more"]
-    pair = dataclasses.replace(answer, partitions={0: ONE, 1: TWO})
-    assert await logged(watch, caplog, servers, pair) == [
-        "topic orders: 10.0.1.1:4150 leads partition 0; 10.0.1.2:4150 leads partition 1"
-    ]
-
-
-async def test_many_leaders_that_move_or_are_lost_are_one_line(
-    watch: TopicWatch, servers: FakeServers, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-
-    def led_by(node: Node) -> LookupAnswer:
-        return dataclasses.replace(led(ONE, number=1024), partitions=dict.fromkeys(range(1024), node))
-
-    await logged(watch, caplog, servers, led_by(ONE))
-    assert await logged(watch, caplog, servers, led_by(TWO)) == ["topic orders: 10.0.1.2:4150 leads partitions 0-1023"]
-    assert await logged(watch, caplog, servers, led(number=1024)) == [
-        "topic orders: no leader of partitions 0-1023 any more"
-    ]
+    nodes = {number: TWO if number in (1, 2, 3, 6) else ONE for number in range(1024)}
+    for partitions, line in (
+        (nodes, "topic orders: 10.0.1.1:4150 leads partitions 0, 4, 5, 7-1023; 10.0.1.2:4150 leads partitions 1-3, 6"),
+        ({}, "topic orders: no leader of partitions 0-1023 any more"),
+        ({0: ONE, 1: TWO}, "topic orders: 10.0.1.1:4150 leads partition 0; 10.0.1.2:4150 leads partition 1"),
+    ):
+        answer = dataclasses.replace(led(number=1024), partitions=partitions)
+        assert await logged(watch, caplog, servers, answer) == [line]
 
 
 async def test_a_failure_and_its_end_are_one_line_each(
@@ -259,38 +243,30 @@ async def test_a_waiting_caller_ends_the_rest(usual: TopicWatch, servers: FakeSe
 async def test_topics_share_the_budget_of_their_client(servers: FakeServers) -> None:
     """Periodic lookups wait for their slots; one that a caller waits for does not."""
     servers.answer(led(ONE))
-    budget = shared(servers)
-    topics = [Topic(f"t{number}", budget) for number in range(100)]
-    watches = [topic.watch for topic in topics]
-    await eventually(lambda: all(rounds(watch) == 1 for watch in watches))
+    topics = watches(servers, 100)
+    await eventually(lambda: all(rounds(watch) == 1 for watch in topics))
     began = now()
-    await eventually(lambda: sum(rounds(watch) == 2 for watch in watches) == 50, 100.0)
+    await eventually(lambda: sum(rounds(watch) == 2 for watch in topics) == 50, 100.0)
     assert round(now() - began) == 10  # the interval, and 50 slots
-    one, other, ended, *_ = [topic for topic in topics if rounds(topic.watch) == 1]
-    await asyncio.gather(one.watch.next_round(), other.watch.next_round())
+    one, other, ended, *_ = [watch for watch in topics if rounds(watch) == 1]
+    await asyncio.gather(one.next_round(), other.next_round())
     assert round(now() - began) == 10
-    ended.end()
-    await eventually(lambda: all(rounds(watch) == 2 for watch in watches if watch is not ended.watch), 100.0)
+    end(ended)
+    await eventually(lambda: all(rounds(watch) == 2 for watch in topics if watch is not ended), 100.0)
     assert round(now() - began, 1) == pytest.approx(15.0, abs=0.21)
-    for topic in topics:
-        topic.end()
+    end(*(watch for watch in topics if watch is not ended))
 
 
 async def test_so_many_lookups_are_in_flight_however_many_topics_wait(servers: FakeServers) -> None:
-    budget = shared(servers)
-    topics = [Topic(f"t{number}", budget) for number in range(100)]
+    topics = watches(servers, 100)
     began = now()
     await dawdle(1.0)
     assert [topic for _, topic, _ in servers.asked] == [f"t{number}" for number in range(LOOKUPS_AT_ONCE)]
-    topics[20].end()  # it leaves the queue
-    topics[3].end()  # it is in flight: another one begins
+    gone = [topics.pop(20), topics.pop(3)]
+    end(*gone)  # one leaves the queue, another is in flight: the next one begins
     await eventually(lambda: len(servers.asked) == LOOKUPS_AT_ONCE + 1)
     servers.answer(led(ONE))
-    await eventually(lambda: all(rounds(topic.watch) for topic in topics if topic not in {topics[3], topics[20]}))
+    await eventually(lambda: all(map(rounds, topics)))
     assert [topic for _, topic, _ in servers.asked] == [f"t{number}" for number in range(100) if number != 20]
     assert now() - began < 1.1  # as fast as the answers
-    for topic in topics:
-        topic.end()
-
-
-# ---------------------------------------------------------------- errors of the lookups of a client
+    end(*topics)
