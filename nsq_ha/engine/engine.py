@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nsq_ha.engine.lookups import LookupCounts, TopicWatch, again
 from nsq_ha.engine.observe import SILENT, Observer
@@ -16,11 +15,6 @@ if TYPE_CHECKING:
     from nsq_ha.engine.lookupd import Access
     from nsq_ha.engine.servers import LookupdOutage
     from nsq_ha.options.config import ClientConfig
-
-_log: Final = logging.getLogger("nsq_ha.discovery")
-
-_CLOSE_LIMIT: Final = 1.0
-"""Seconds that closing may take even if ``close_timeout`` is shorter; less could leave sockets open."""
 
 
 class Lookups:
@@ -72,12 +66,10 @@ class Lookups:
                 await self._engine.servers.started()
 
     async def aclose(self) -> None:
-        """End all watches and close the connections; a second call does nothing.
+        """End all watches and close the connections, in little more than a second; a second call does nothing.
 
-        This takes at most ``close_timeout``, or one second if that is longer. Callers that wait for a view get
-        :class:`ClosedError`.
-
-        If this is cancelled or late, a separate task continues; another call waits for it.
+        Callers that wait for a view get :class:`ClosedError`. If this is cancelled, a separate task continues; another
+        call waits for it.
         """
         siblings = [watch.siblings for watch in self._watches.values() if watch.siblings is not None]
         self.end(ClosedError("the client was closed"))
@@ -89,10 +81,7 @@ class Lookups:
 
         if self._closer is None or self._closer.cancelled():
             self._closer = asyncio.create_task(close(), name="nsq_ha lookups close")
-        limit = max(self._config.close_timeout, _CLOSE_LIMIT)
-        done, _ = await asyncio.wait({self._closer}, timeout=limit)
-        if not done:
-            _log.warning("closing the lookups takes longer than %g s; it continues in the background", limit)
+        await asyncio.wait({self._closer})
 
     def watch(self, topic: str) -> TopicWatch:
         """Return the watch of ``topic``; the first call starts its lookups.

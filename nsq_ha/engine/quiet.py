@@ -46,6 +46,9 @@ for _name in ("anyio._backends._asyncio", "httpcore._backends.anyio", "sniffio")
     with contextlib.suppress(ImportError):  # a later version may lack a private one
         import_module(_name)
 
+CLOSE_LIMIT: Final = 1.0
+"""Seconds to wait until connections are closed, which over TLS takes an answer."""
+
 _HEADERS: Final = {
     # Without the version the server wraps its answers and sends every refusal as a 500.
     "Accept": "application/vnd.nsq; version=1.0",
@@ -117,7 +120,7 @@ class QuietClient(httpx.AsyncClient):
         return response
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close all connections. One whose server does not answer is left to a task after :data:`CLOSE_LIMIT`."""
         await super().aclose()
         if self._closing:
-            await asyncio.wait(self._closing)
+            await asyncio.wait(self._closing, timeout=CLOSE_LIMIT)

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_QUESTIONS_AT_ONCE: Final = 8
-"""httpx looks at each connection several times for each request: a lookup took 2.5 ms with 16, 1.8 ms with 8."""
-
 _QUICK: Final = 0.25
 """Seconds within which a failure may be that of a kept connection that the server has closed."""
 
@@ -57,20 +54,16 @@ class Server:
         self.retry_at: float = 0.0
         self.asking: set[tuple[str, Access]] = set()
         self.addresses: set[tuple[str, int]] = {address_of(url)}
-        # Held before a request's time limit starts, so that a burst over many topics does not look like a slow server.
-        self._slots = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
         self._lines = Rarely()
         self._is_logged = False  # a line says that it fails
 
     async def lookup(self, topic: str, access: Access) -> LookupAnswer | LookupUnavailableError:
         """Look a topic up."""
         now, ask = asyncio.get_running_loop().time, partial(self.client.lookup, topic, access)
-        async with self._slots:
-            began = now()
+        began, found = now(), await tried(self.url, ask)
+        if isinstance(found, LookupUnavailableError) and self.error is None and now() - began <= _QUICK:
             found = await tried(self.url, ask)
-            if isinstance(found, LookupUnavailableError) and self.error is None and now() - began <= _QUICK:
-                found = await tried(self.url, ask)
-            return found
+        return found
 
     def answered(
         self, found: LookupAnswer | LookupUnavailableError, now: float, level: int, others: str

@@ -42,9 +42,10 @@ JITTER: Final = 0.2
 CALM_RATE: Final = 10.0
 """Periodic lookups that begin each second, for all topics to which the clients that share an engine publish."""
 
-LOOKUPS_AT_ONCE: Final = 16
+LOOKUPS_AT_ONCE: Final = 8
 """Lookups that are in flight at the same moment, for all topics. A number, not a rate: however slow the nsqlookupds or
-this machine are, their answers set the pace. A lookup that waits has not begun, nor has any of its time limits."""
+this machine are, their answers set the pace. A lookup that waits has not begun, nor has any of its time limits. httpx
+looks at each connection several times for each request: a lookup took 2.5 ms with 16, 1.8 ms with 8."""
 
 
 def longest_interval(shortest: float) -> float:
