@@ -41,7 +41,6 @@ class Server:
         leads: The lists name it as the leading one.
         error: Why the last lookup got no usable answer. None if it got one.
         retry_at: When a lookup may ask it again after an error.
-        asking: The topics that it is being asked about.
         addresses: Host and port, also of the addresses that its name has.
     """
 
@@ -52,7 +51,6 @@ class Server:
         self.leads: bool = False
         self.error: LookupUnavailableError | None = None
         self.retry_at: float = 0.0
-        self.asking: set[tuple[str, Access]] = set()
         self.addresses: set[tuple[str, int]] = {address_of(url)}
         self._lines = Rarely()
         self._is_logged = False  # a line says that it fails

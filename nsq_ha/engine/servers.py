@@ -149,36 +149,37 @@ class Servers:
     async def look_up(self, topic: str, access: Access) -> Round:
         """Look a topic up, in at most about twice the time limit of a request.
 
-        If this is cancelled, its requests end by themselves, each within its time limit.
+        If cancelled, it cancels its requests.
         """
         if self.conflict is not None:
             return Round((), LookupUnavailableError(self.conflict))
         began = self._loop.time()
-        free = [server for server in self._servers if (topic, access) not in server.asking] or self._servers
-        asked = [server for server in free if server.error is None or server.retry_at <= began]
+        asked = [server for server in self._servers if server.error is None or server.retry_at <= began]
         answers: list[LookupAnswer] = []
-        pending = {self._ask((topic, access), server, began) for server in asked}
+        pending = {self._ask(topic, access, server, began) for server in asked}
         until: float | None = None
-        while pending:
-            wait = None if until is None else max(0.0, until - self._loop.time())
-            done, pending = await asyncio.wait(pending, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                break
-            found = [None if task.cancelled() else task.result() for task in done]
-            answers += [answer for answer in found if answer is not None]
-            if answers:
-                until = _grace_end(answers, began, self._loop.time(), until)
+        try:
+            while pending:
+                wait = None if until is None else max(0.0, until - self._loop.time())
+                done, pending = await asyncio.wait(pending, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                found = [None if task.cancelled() else task.result() for task in done]
+                answers += [answer for answer in found if answer is not None]
+                if answers:
+                    until = _grace_end(answers, began, self._loop.time(), until)
+        except asyncio.CancelledError:
+            for task in pending:
+                task.cancel()
+            raise
         causes = (cause for server in self._servers if server.error is not None for cause in server.error.causes)
         return Round(tuple(answers), None if answers else LookupUnavailableError(_NO_ANSWER, tuple(causes)))
 
-    def _ask(self, key: tuple[str, Access], server: Server, now: float) -> _Lookup:
+    def _ask(self, topic: str, access: Access, server: Server, now: float) -> _Lookup:
         """Look up at one server; the request may outlive its round."""
 
         async def question() -> LookupAnswer | None:
-            try:
-                found = await server.lookup(*key)
-            finally:
-                server.asking.discard(key)
+            found = await server.lookup(topic, access)
             others = "asking the others" if len(self._servers) > 1 else "retrying; leaders known so far stay in use"
             event = server.answered(found, self._loop.time(), self._level, others)
             if event is not None:
@@ -190,8 +191,7 @@ class Servers:
             return dataclasses.replace(found, leads=server.leads)
 
         server.retry_at = now if server.error is None else now + PROBE_GAP
-        server.asking.add(key)
-        task = self._loop.create_task(question(), name=f"lookup {key[0]} at {server.url}")
+        task = self._loop.create_task(question(), name=f"lookup {topic} at {server.url}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -351,7 +351,7 @@ class Servers:
         try:
             async with asyncio.timeout(self._timeout):
                 found = await addresses(host, port, places_of((server.url,)))
-        except Exception as error:  # noqa: BLE001 - a resolver raises UnicodeError and ValueError, too
+        except (OSError, ValueError) as error:  # a UnicodeError is a ValueError, a TimeoutError an OSError
             _log.debug("nsqlookupd %s cannot be resolved: %r", server.url, error, extra={"lookupd": server.url})
             return
         is_one = len(found) == len({":" in each for each in found})
