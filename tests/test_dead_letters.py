@@ -17,7 +17,7 @@ from nsq_ha.dead_letters import DeadLetter, DeadLetterError, Provenance, replay
 from nsq_ha.dead_letters.provenance import MAX_ERROR, Failure
 from nsq_ha.dead_letters.writing import LetterForm, forms
 from nsq_ha.message import TAG_KEY
-from nsq_ha.producer.requests import check_message
+from nsq_ha.producer.messages import check_message
 from tests.support.nsqd import message_id
 
 NOW = 1_790_000_000.25

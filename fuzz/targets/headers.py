@@ -17,7 +17,7 @@ from nsq_ha.errors import BodyError, ConfigError, DeadLetterError, MessageRefuse
 from nsq_ha.message import Message, OutgoingMessage
 from nsq_ha.options.ext_filter import ExtFilter
 from nsq_ha.policy.skipping import Skipping
-from nsq_ha.producer.requests import check_message
+from nsq_ha.producer.messages import check_message
 from nsq_ha.protocol.ext_filter import decoded, path_of, text_at
 from nsq_ha.protocol.server.headers import tag_of, trace_id_of
 from nsq_ha.spark.read.columns import COLUMNS, HEADER_ARRAY, built

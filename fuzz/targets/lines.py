@@ -10,7 +10,7 @@ from fuzz.target import Target, pieces
 from nsq_ha.cli.inputs import BadLine, InputOptions, csv_rows, message_of
 from nsq_ha.cli.lines import Line, Splitter
 from nsq_ha.errors import ConfigError
-from nsq_ha.producer.requests import check_message
+from nsq_ha.producer.messages import check_message
 
 if TYPE_CHECKING:
     from nsq_ha.message import OutgoingMessage

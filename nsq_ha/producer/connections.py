@@ -22,9 +22,10 @@ from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, STALLED_AFTER, st
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.policy.topology import Node
+from nsq_ha.producer.actions import Check, Close, LookUp, Open, Report
 from nsq_ha.producer.lanes import Lanes
 from nsq_ha.producer.reasons import leader_name, no_leader
-from nsq_ha.producer.state import Check, Close, Conn, Lane, LookUp, Nsqd, Open, Report, Request, Step
+from nsq_ha.producer.state import Conn, Lane, Nsqd, Request, Step
 
 MOVE_GRACE: Final = 0.2
 """Seconds that the former leader has to answer, once a lookup names another one."""

@@ -24,19 +24,9 @@ from nsq_ha.options.config import ProducerConfig
 from nsq_ha.policy.liveness import STALLED_AFTER, stalled_at
 from nsq_ha.policy.plain_topology import explained
 from nsq_ha.policy.sharding import Key, hasher, partition_of
+from nsq_ha.producer.actions import Action, LookUp, Report
 from nsq_ha.producer.reasons import late, wrapped
-from nsq_ha.producer.state import (
-    FIRST_PROBE,
-    Action,
-    Conn,
-    Gate,
-    Lane,
-    LookUp,
-    Nsqd,
-    Report,
-    Request,
-    Topic,
-)
+from nsq_ha.producer.state import FIRST_PROBE, Conn, Gate, Lane, Nsqd, Request, Topic
 
 NEEDS_PARTITIONS: Final = (
     "key= and partition= need the partitioned server: plain nsqd has no partitions and no order. Publish without them"

@@ -25,21 +25,10 @@ from nsq_ha.policy.liveness import PROMPT_REFUSAL, STALLED_AFTER
 from nsq_ha.policy.lookup_pace import partition_delay
 from nsq_ha.policy.permission import RENEWABLE, renews
 from nsq_ha.policy.topology import TopicView
+from nsq_ha.producer.actions import Close, Forget, Repartitioned, Report
 from nsq_ha.producer.connections import Connections
 from nsq_ha.producer.reasons import unknown
-from nsq_ha.producer.state import (
-    LONGEST_PROBE,
-    Close,
-    Conn,
-    Forget,
-    Lane,
-    PublishCounts,
-    Repartitioned,
-    Report,
-    Request,
-    Step,
-    Topic,
-)
+from nsq_ha.producer.state import LONGEST_PROBE, Conn, Lane, PublishCounts, Request, Step, Topic
 from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.refusals import FINAL, refuses_publish
 

@@ -27,16 +27,9 @@ from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.sharding import Key, lane_key
 from nsq_ha.process.clients import clients
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
-from nsq_ha.producer.requests import (
-    KEY_TYPES,
-    CheckedMessage,
-    PubRequest,
-    check_message,
-    compressing,
-    in_context,
-    single_pub,
-)
-from nsq_ha.producer.shell import Shell
+from nsq_ha.producer.messages import KEY_TYPES, check_defer, check_message, compressing
+from nsq_ha.producer.requests import PubRequest, single_pub
+from nsq_ha.producer.shell import ProducerShell
 from nsq_ha.producer.state import Request
 from nsq_ha.producer.statistics import producer_stats, producer_troubles, unready
 from nsq_ha.stats import ProducerStats
@@ -62,7 +55,7 @@ class Producer(SingleUseClient):
         self._choose_path()
         self._largest = self.config.max_message_bytes
         self._observer = Observer(self.config.on_event)
-        self._shell: Shell | None = None
+        self._shell: ProducerShell | None = None
         self._is_open = False
         self._batches: set[asyncio.Future[None]] = set()
         self._closing = asyncio.Event()  # new publishes are refused; those that wait go on
@@ -102,7 +95,7 @@ class Producer(SingleUseClient):
 
     async def _open(self) -> None:
         await self._lookups.start()
-        self._shell = Shell(self.config, self._lookups, self._observer)
+        self._shell = ProducerShell(self.config, self._lookups, self._observer)
         self._is_open = True
         clients.opened("producer", self, on_watched=self._choose_path)
         self._choose_path()
@@ -144,7 +137,7 @@ class Producer(SingleUseClient):
         self._closing.set()
         self._is_open = False
 
-    def _check_open(self) -> Shell:
+    def _check_open(self) -> ProducerShell:
         if self._loop is None or self._shell is None:
             raise ClosedError("the producer is not open: use it with 'async with'")
         if self._closing.is_set():
@@ -281,20 +274,18 @@ class Producer(SingleUseClient):
         return receipt
 
     async def _publish_traced(
-        self, shell: Shell, topic: str, message: OutgoingMessage, defer: float | None, limit: float
+        self, shell: ProducerShell, topic: str, message: OutgoingMessage, defer: float | None, limit: float
     ) -> Receipt:
         """Publish one message in a span, whose context goes into its headers if the topic is extended."""
         with observe.publishing(str(topic), (message,)) as span:
             request = self._checked_request(topic, message, defer, limit)
             if span.headers and defer is None:
-                checked = CheckedMessage(request.body, request.trace_id, request.ext)
-                request.ext_if_extended = in_context(checked, span.headers, self._largest).ext
-                request.needs_check = True
+                request.context, request.needs_check = span.headers, True
             receipts = await self._published(shell, request)
             span.returns(receipts)
             return receipts[0]
 
-    async def _published(self, shell: Shell, request: Request) -> list[Receipt]:
+    async def _published(self, shell: ProducerShell, request: Request) -> list[Receipt]:
         """Publish a request; return what the leader answers."""
         shell.use(request.topic)
         try:
@@ -310,15 +301,10 @@ class Producer(SingleUseClient):
             check_topic(topic)
         codec = compressing(self.config, topic)
         checked = check_message(message, self._trace_id(topic, message), self._largest, codec)
-        request = single_pub(
-            topic,
-            checked,
-            limit,
-            began_ns=time.time_ns(),
-            key=message.key,
-            partition=message.partition,
-            defer=defer,
-        )
+        request = single_pub(topic, checked, limit, time.time_ns(), check_defer(defer, checked))
+        request.key, request.partition = message.key, message.partition
+        if message.key is not None or message.partition is not None:
+            request.keys = (lane_key(message.key),)
         request.compresses = codec is not None
         request.needs_check = request.compresses or not request.is_plain or request.size >= self._largest
         return request
@@ -372,7 +358,7 @@ class Producer(SingleUseClient):
             raise at_position(0, error) from error
 
     async def _publish_batch(
-        self, shell: Shell, topic: str, messages: list[bytes | OutgoingMessage], limit: float
+        self, shell: ProducerShell, topic: str, messages: list[bytes | OutgoingMessage], limit: float
     ) -> list[Receipt | PublishError]:
         """Publish a batch that needs more than one command, or has more than bodies."""
         with observe.publishing(topic, messages) as span:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.engine.observe import Observer, PartitionReports
 from nsq_ha.errors import ServerError
-from nsq_ha.producer.state import Conn, Lane, Repartitioned, Report
+from nsq_ha.producer.actions import Repartitioned, Report
+from nsq_ha.producer.state import Conn, Lane
 
 if TYPE_CHECKING:
     from nsq_ha.policy.timing import Warned

@@ -26,25 +26,12 @@ from nsq_ha.engine.loops import TO_READ
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, ConnectionLostError, NoLeaderError, NsqError, ServerError
 from nsq_ha.producer import machine as machines
+from nsq_ha.producer.actions import Action, Check, Close, Forget, LookUp, Open, Repartitioned, Report
 from nsq_ha.producer.machine import Machine
 from nsq_ha.producer.reasons import unknown
 from nsq_ha.producer.reports import Reports
 from nsq_ha.producer.requests import encode_run
-from nsq_ha.producer.state import (
-    Action,
-    Check,
-    Close,
-    Conn,
-    Forget,
-    Lane,
-    LookUp,
-    Open,
-    Repartitioned,
-    Report,
-    Request,
-    Step,
-    Topic,
-)
+from nsq_ha.producer.state import Conn, Lane, Request, Step, Topic
 from nsq_ha.protocol.encoding import GATHERED_BYTES, encode_pub
 
 if TYPE_CHECKING:
@@ -62,7 +49,7 @@ _AFTER_AN_ERROR: Final = 1.0
 """Seconds until the machine is asked again after an unexpected error."""
 
 
-class Shell:
+class ProducerShell:
     """The loop's side of one producer.
 
     Args:
@@ -130,9 +117,11 @@ class Shell:
 
     def let_go(self, request: Request) -> None:
         """Take that a caller has stopped waiting, for any reason."""
+        ticket = request.ticket
+        if not ticket.cancel() and not ticket.cancelled():
+            ticket.exception()  # mark it as retrieved: the caller may be gone
         if not request.is_over:
             self.machine.cancel(request, self.clock())
-            request.ticket.cancel()
             self.drain()
 
     async def ready(self, names: Sequence[str]) -> None:
@@ -221,7 +210,7 @@ class Shell:
                 if len(requests) == 1 and first.is_plain and first.body and first.size < GATHERED_BYTES:
                     data: bytes | list[bytes] = encode_pub(topic, number, first.body)
                 else:
-                    data = encode_run(topic, number, requests)  # type: ignore[arg-type]
+                    data = encode_run(topic, number, requests)
                 handle.write_publishes(data, len(requests))
             except Exception as error:  # noqa: BLE001 - what was taken but not written would never be answered
                 self._failed(conn, error)
@@ -322,7 +311,7 @@ class Shell:
             handle.on_resume(partial(self._resumed, conn))
             for request in self.machine.opened(conn, self.clock()):
                 lane: Any = request.lane
-                handle.write_publishes(encode_run(request.topic, lane.number_on_wire, [request]), 1)  # type: ignore[list-item]
+                handle.write_publishes(encode_run(request.topic, lane.number_on_wire, [request]), 1)
         except (Exception, asyncio.CancelledError) as error:
             if conn.step is Step.CLOSED or not is_foreign(error):
                 raise

@@ -15,7 +15,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -23,7 +23,7 @@ from nsq_ha.errors import NsqError
 from nsq_ha.message import Receipt
 from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.sharding import Key
-from nsq_ha.policy.timing import Outage, Warned
+from nsq_ha.policy.timing import Outage
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicView
 
@@ -114,11 +114,19 @@ class Request(msgspec.Struct, eq=False, kw_only=True):
     error: Exception | None = None
 
     def suit(self, view: TopicView, largest: int) -> None:
-        """Take the form that the topic accepts.
+        """Take the form that the topic accepts; what is part of a batch was checked before.
 
         Raises:
             ConfigError: It accepts none.
         """
+
+    def encode(self, partition: int | None) -> bytes:
+        """Return the command for ``partition``; None omits the number, for servers without partitions."""
+        raise NotImplementedError
+
+    def gather(self, partition: int | None) -> list[bytes]:
+        """Return the command as parts to send one after another."""
+        return [self.encode(partition)]
 
     def decode(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
         """Return the receipts for nsqd's answer.
@@ -440,68 +448,3 @@ class Topic:
         if lane is None:
             lane = self.lanes[number] = Lane(self, number, number_on_wire=number)
         return lane
-
-
-# ---------------------------------------------------------------- what the owner does
-
-
-class Open(NamedTuple):
-    """Open a connection."""
-
-    conn: Conn
-
-
-class Close(NamedTuple):
-    """End a connection, or the attempt to open it."""
-
-    conn: Conn
-    reason: NsqError
-
-
-class Check(NamedTuple):
-    """Make sure that a partition has the channels of the others, before a connection is used for it."""
-
-    lane: Lane
-    conn: Conn
-
-
-class LookUp(NamedTuple):
-    """Look a topic up: soon, if what is known is old, often, or no longer often."""
-
-    topic: Topic
-    how: str
-
-
-class Forget(NamedTuple):
-    """Stop looking a topic up: nobody uses it."""
-
-    topic: Topic
-
-
-class Repartitioned(NamedTuple):
-    """Keys move to other partitions."""
-
-    topic: Topic
-    before: int
-    after: int
-
-
-class Report(NamedTuple):
-    """Something to log, and to tell the application.
-
-    Attributes:
-        what: ``failed``, ``recovered``, ``connected``, ``disconnected``, ``refused``, ``moved`` or ``closing``.
-        lane: The partition.
-        error: Why.
-        conn: The connection.
-        outage: The facts, if there is a reason to warn.
-    """
-
-    what: str
-    lane: Lane
-    error: NsqError | None = None
-    conn: Conn | None = None
-    outage: Warned | None = None
-
-
-Action = Open | Close | Check | LookUp | Forget | Repartitioned | Report

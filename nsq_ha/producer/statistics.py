@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from nsq_ha.engine.lookups import LookupCounts
     from nsq_ha.engine.servers import LookupdOutage
-    from nsq_ha.producer.shell import Shell
+    from nsq_ha.producer.shell import ProducerShell
 
 
-def producer_stats(shell: Shell | None, lookups: LookupCounts) -> ProducerStats:
+def producer_stats(shell: ProducerShell | None, lookups: LookupCounts) -> ProducerStats:
     """Return the statistics of a producer.
 
     Args:
@@ -86,7 +86,7 @@ def _state(lane: Lane) -> PartitionState:
     return "waiting" if lane.is_needed else "idle"
 
 
-def producer_troubles(shell: Shell | None, silence: LookupdOutage | None) -> list[Trouble]:
+def producer_troubles(shell: ProducerShell | None, silence: LookupdOutage | None) -> list[Trouble]:
     """Return what does not work for the topics in use.
 
     Args:
@@ -143,8 +143,8 @@ def _is_in_use(lane: Lane) -> bool:
     return lane.is_needed or lane.opening is not None or (lane.conn is not None and bool(lane.conn.sent))
 
 
-def unready(shell: Shell, names: Sequence[str], troubles: Sequence[Trouble]) -> str:
-    """Return what :meth:`Shell.ready` still waits for.
+def unready(shell: ProducerShell, names: Sequence[str], troubles: Sequence[Trouble]) -> str:
+    """Return what :meth:`ProducerShell.ready` still waits for.
 
     Args:
         shell: The producer's.

@@ -29,7 +29,7 @@ from nsq_ha.options.checks import MAX_INT64, check_partition
 from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.skipping import skipping_of
-from nsq_ha.producer.requests import check_message
+from nsq_ha.producer.messages import check_message
 from nsq_ha.stats import ConsumerStats
 
 _ID: Final = struct.Struct(">QQ")

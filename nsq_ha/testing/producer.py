@@ -23,9 +23,9 @@ from nsq_ha.policy.sharding import Key, partition_for
 from nsq_ha.policy.topology import TopicMeta, TopicView
 from nsq_ha.producer.batch import as_list, at_position
 from nsq_ha.producer.lanes import NEEDS_PARTITIONS
+from nsq_ha.producer.messages import CheckedMessage, check_defer, check_message, check_size, compressing
 from nsq_ha.producer.producer import Producer
-from nsq_ha.producer.requests import CheckedMessage, check_defer, check_message, check_size, compressing
-from nsq_ha.producer.shell import Shell
+from nsq_ha.producer.shell import ProducerShell
 from nsq_ha.stats import ProducerStats
 
 NSQD: Final = "127.0.0.1:4150"
@@ -126,7 +126,7 @@ class FakeProducer(Producer):
         return [each.body for each in self.published if topic in (None, each.topic)]
 
     async def _open(self) -> None:
-        self._shell = Shell(self.config, self._lookups, self._observer)
+        self._shell = ProducerShell(self.config, self._lookups, self._observer)
 
     async def aclose(self) -> None:
         """Close. May be called again."""

@@ -9,8 +9,9 @@ from nsq_ha.errors import RemoteProtocolError, server_error
 from nsq_ha.message import Receipt
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from nsq_ha.producer.actions import Action, Check, Close, Open, Report
 from nsq_ha.producer.machine import Machine
-from nsq_ha.producer.state import Action, Check, Close, Conn, Lane, Open, Report, Request
+from nsq_ha.producer.state import Conn, Lane, Request
 
 NODES = tuple(Node("h", number + 1, 0) for number in range(4))
 PLAIN = tuple(Node("h", number + 1, 0, is_plain=True) for number in range(4))

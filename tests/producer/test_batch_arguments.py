@@ -6,7 +6,7 @@ import pytest
 
 from nsq_ha import OutgoingMessage
 from nsq_ha.errors import ConfigError
-from nsq_ha.producer.requests import check_message
+from nsq_ha.producer.messages import check_message
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from tests.support.stage import TOPIC, Stage
 

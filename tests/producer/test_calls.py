@@ -18,10 +18,10 @@ from nsq_ha.message import Receipt
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.batch import BatchPlan, Part
 from nsq_ha.producer.requests import PubRequest
-from nsq_ha.protocol import Pub
+from nsq_ha.protocol import Mpub, Pub
 from nsq_ha.protocol.commands import PubTrace
 from tests.support.inside import topics_of
-from tests.support.nsqd import Holding, Publish
+from tests.support.nsqd import Holding, Peer, Publish, error
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import dawdle, eventually
 
@@ -74,14 +74,6 @@ class Planned:
             pass
         return [part for part in self.plan.parts(self.view, self.choice.bound_to, 30.0) if part is not None]
 
-    def results(
-        self, outcomes: Sequence[list[Receipt] | PublishError], failure: PublishError | None
-    ) -> list[Receipt | PublishError]:
-        found: list[Receipt | PublishError] = []
-        for _ in self.plan.fill(found, outcomes, failure):
-            pass
-        return found
-
 
 def shape(parts: list[Part]) -> list[tuple[int | None, list[int], int, bool]]:
     return [(part.request.partition, list(part.positions), part.request.count, part.request.is_plain) for part in parts]
@@ -109,8 +101,6 @@ async def test_a_message_that_fits_into_no_batch_is_sent_alone(trace_id: int | N
     assert commands[1].endswith(too_large)
     assert isinstance(parts[1].request, PubRequest)
     assert (parts[1].request.size, parts[1].request.trace_id) == (499, trace_id)
-    receipts = [[f"receipt {number}"] for number in range(5)]
-    assert case.results(receipts, None) == [f"receipt {number}" for number in range(5)]  # type: ignore[arg-type, comparison-overlap]
 
 
 async def test_messages_are_grouped_by_partition_and_kind_in_their_order() -> None:
@@ -126,9 +116,7 @@ async def test_messages_are_grouped_by_partition_and_kind_in_their_order() -> No
         message(b"7", key="1", trace_id=8),
     ]
     case = Planned(given, extend_support=True)
-    assert (case.plan.is_small, case.plan.size) == (True, 0)
     parts = case.parts()
-    assert case.plan.size == 8
     assert shape(parts) == [
         (1, [0, 3], 2, True),
         (1, [4], 1, False),
@@ -147,31 +135,18 @@ async def test_messages_are_grouped_by_partition_and_kind_in_their_order() -> No
     assert case.choice.asked[1] == (None, 2)
 
 
-def failed(text: str = "no") -> PublishError:
-    return PublishError(text, topic=TOPIC, partition=None, attempts=0, maybe_stored=False)
+async def test_each_message_gets_the_outcome_of_its_command(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    stage.nsqds[1].script = lambda peer, command: refuse(peer) if isinstance(command, Mpub) else False
+    async with stage.producer(sharding="modulo") as producer:
+        outcomes = await producer.publish_many(TOPIC, [OutgoingMessage(b"%d" % n, key=n) for n in (1, 0, 2, 3)])
+    assert [type(each) for each in outcomes] == [PublishError, Receipt, Receipt, PublishError]
+    assert [each.partition for each in outcomes] == [1, 0, 0, 1]
 
 
-async def test_each_message_gets_the_outcome_of_its_command() -> None:
-    message = OutgoingMessage
-    late = failed("late")
-    one, two, three = (Receipt(TOPIC, number, "here:1") for number in range(3))
-    rows: list[tuple[list[list[Receipt] | PublishError], PublishError | None, list[Receipt | PublishError]]] = [
-        ([[one, two], [three]], None, [one, three, two]),
-        ([late, [three]], None, [late, three, late]),
-        ([[one, two]], late, [one, late, two]),
-    ]
-    for outcomes, failure, expected in rows:
-        case = Planned([message(b"0", key="1"), message(b"1", key="2"), message(b"2", key="1")])
-        assert shape(case.parts()) == [(1, [0, 2], 2, True), (2, [1], 1, True)]
-        assert case.results(outcomes, failure) == expected
-    plain_rows: list[tuple[list[Receipt] | PublishError, list[Receipt | PublishError]]] = [
-        ([one, two, three], [one, two, three]),
-        (late, [late, late, late]),
-    ]
-    for outcome, results in plain_rows:
-        plain = Planned([b"x"] * 3)
-        plain.parts()
-        assert plain.results([outcome], None) == results
+def refuse(peer: Peer) -> bool:
+    peer.write(error("E_BAD_MESSAGE no"))
+    return True
 
 
 # ---------------------------------------------------------------- calls

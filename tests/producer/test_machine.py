@@ -22,8 +22,9 @@ from nsq_ha.message import Receipt
 from nsq_ha.policy.liveness import DOUBTED_AFTER, OVERDUE_AFTER
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from nsq_ha.producer.actions import Action, Check, Close, Open
 from nsq_ha.producer.machine import Machine
-from nsq_ha.producer.state import Action, Check, Close, Conn, Gate, Lane, Open, Request, Step
+from nsq_ha.producer.state import Conn, Gate, Lane, Request, Step
 from nsq_ha.protocol.refusals import FINAL
 
 LIMITS = (0.4, 3.0, 30.0)

@@ -19,8 +19,9 @@ from nsq_ha.errors import (
 from nsq_ha.message import Receipt
 from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, OVERDUE_AFTER, STALLED_AFTER
 from nsq_ha.policy.topology import TopicView
+from nsq_ha.producer.actions import Forget, LookUp, Repartitioned
 from nsq_ha.producer.machine import EXPIRED_AT_ONCE, UNKNOWN_TOPIC_PATIENCE
-from nsq_ha.producer.state import Forget, Gate, LookUp, Repartitioned, Step
+from nsq_ha.producer.state import Gate, Step
 from tests.producer.driven import NODES, PLAIN, Driven, Pub
 
 # ---------------------------------------------------------------- the choice of a partition

@@ -9,11 +9,8 @@ import pytest
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Receipt
-from nsq_ha.producer.requests import (
-    CheckedMessage,
-    PubRequest,
-    rich_mpub,
-)
+from nsq_ha.producer.messages import CheckedMessage
+from nsq_ha.producer.requests import PubRequest, rich_mpub
 from nsq_ha.protocol import Traced
 from nsq_ha.protocol.server.answers import encode_traced
 
