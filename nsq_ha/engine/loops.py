@@ -8,6 +8,7 @@ The invariant: a connection is looked at when that is due, or ``TOGETHER`` secon
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
@@ -21,6 +22,9 @@ TOGETHER: Final = 0.25
 TO_READ: Final = 0.001
 """Seconds until what has arrived is read. After a stop of the process, as by SIGSTOP, the loop runs timers before that.
 Not 0: uvloop runs what is due at once before it reads."""
+
+_STOPPED: Final = 0.1
+"""Seconds after which a read of the sockets does not count any more: the process was stopped since."""
 
 Look = Callable[[float], float]
 """Looks at a connection. It gets the time at which that was due, and returns when the next look is due."""
@@ -45,44 +49,73 @@ class PerLoop(threading.local, Generic[T]):
         return self._made[loop]
 
 
+class Alarm:
+    """Calls a function of the time when a time has come and the sockets were read: what is due may have been answered.
+
+    Args:
+        ring: The function.
+
+    Attributes:
+        at: When it is called next.
+    """
+
+    def __init__(self, ring: Callable[[float], None]) -> None:
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+        self.at: float = math.inf
+
+    def set(self, when: float) -> None:
+        """Call the function at this time, and not at another one."""
+        self.cancel()
+        self.at = when
+        self._timer = asyncio.get_running_loop().call_at(when, self._read, when)
+
+    def cancel(self) -> None:
+        """Call the function no more."""
+        self.at = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _read(self, when: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(TO_READ, self._due, when, loop.time())
+
+    def _due(self, when: float, read_at: float) -> None:
+        now = max(asyncio.get_running_loop().time(), when)  # timers may fire a tick of the clock early
+        if now - read_at > _STOPPED:
+            self._read(when)
+            return
+        self._timer, self.at = None, math.inf
+        self._ring(now)
+
+
 class Looks:
     """The looks at the connections of one event loop."""
 
     def __init__(self) -> None:
         self._due: dict[Look, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._look)
 
     def add(self, look: Look, due: float) -> None:
         """Call ``look`` when ``due`` has come, and then whenever it says."""
         self._due[look] = due
-        if self._timer is None or due < self._timer.when():
-            self._plan(due)
+        if due < self._alarm.at:
+            self._alarm.set(due)
 
     def remove(self, look: Look) -> None:
         """Call ``look`` no more."""
         self._due.pop(look, None)
-        if not self._due and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if not self._due:
+            self._alarm.cancel()
 
-    def _plan(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(when, self._read, when)
-
-    def _read(self, when: float) -> None:
-        """Look when the sockets have been read."""
-        self._timer = asyncio.get_running_loop().call_later(TO_READ, self._look, when)
-
-    def _look(self, when: float) -> None:
-        now = max(asyncio.get_running_loop().time(), when)  # timers may fire a tick of the clock early
-        self._timer = None
+    def _look(self, now: float) -> None:
         for look, due in [(look, due) for look, due in self._due.items() if due <= now]:
             following = look(due)
             if look in self._due:
                 self._due[look] = following
-        if self._due and self._timer is None:
-            self._plan(max(min(self._due.values()), now + TOGETHER))
+        if self._due:
+            self._alarm.set(min(self._alarm.at, max(min(self._due.values()), now + TOGETHER)))
 
 
 looks: Final = PerLoop(Looks)

@@ -1,6 +1,4 @@
-"""The part of the machine that knows connections: when one is opened, replaced, doubted, left and closed.
-
-What follows from the silence of a leader is in ``policy.liveness``.
+"""The part of the machine that knows connections: when one is opened, replaced, left and closed.
 
 The invariants: nothing is written to a connection that nsqd may not be able to answer over; answers are matched with
 requests by their order alone; and an nsqd that fails is connected to again after pauses that grow.
@@ -14,17 +12,16 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ResponseTimeoutError, ServerError
+from nsq_ha.errors import ConnectionLostError, NsqError, ServerError
 from nsq_ha.message import Receipt
 from nsq_ha.options.config import ProducerConfig
-from nsq_ha.policy import liveness
-from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, STALLED_AFTER, stalled_at
+from nsq_ha.policy.liveness import STALLED_AFTER
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.policy.topology import Node
 from nsq_ha.producer.actions import Check, Close, LookUp, Open, Report
 from nsq_ha.producer.lanes import Lanes
-from nsq_ha.producer.reasons import leader_name, no_leader
+from nsq_ha.producer.reasons import no_leader
 from nsq_ha.producer.state import Conn, Lane, Nsqd, Request, Step
 
 MOVE_GRACE: Final = 0.2
@@ -33,15 +30,6 @@ MOVE_GRACE: Final = 0.2
 LONGEST_PAUSE: Final = 0.25
 """Most seconds between two tries after refusals. Each is a single publish, and a leader should get writes soon after it
 recovers."""
-
-_ASK_GRACE: Final = 0.25
-"""Seconds that a silent connection has to answer after all, once the leader has answered over another one."""
-
-_LOOK_EVERY: Final = 0.25
-"""Seconds between two looks at a silent connection."""
-
-_REFRESHED_EVERY: Final = 1.0
-"""Seconds between two lookups because of a leader that does not answer."""
 
 
 class Connections(Lanes):
@@ -89,15 +77,22 @@ class Connections(Lanes):
     def _miss_leader(self, lane: Lane, now: float) -> None:
         if now < lane.retry_at:
             self.wake(lane.retry_at)
-            return
+        else:
+            self._cannot_use(lane, no_leader(lane), now)
+
+    def _cannot_use(self, lane: Lane, error: NsqError, now: float) -> None:
+        """Look for the leader again after a pause that grows."""
         lane.failures += 1
-        lane.retry_at = now + delay_after(self._config.backoff, lane.failures, self._chance)
+        lane.retry_at = now + self.delay(lane.failures)
         self.wake(lane.retry_at)
-        self.trouble(lane, no_leader(lane), now)
+        self.trouble(lane, error, now)
+
+    def delay(self, failures: int) -> float:
+        """Return the seconds to wait after so many failures in a row."""
+        return delay_after(self._config.backoff, failures, self._chance)
 
     def _open(self, conn: Conn, now: float) -> Conn:
-        conn.slow_at = now + STALLED_AFTER if self._retries else math.inf
-        self.wake(conn.slow_at)
+        self.wake(now + STALLED_AFTER)
         self.conns[conn] = None
         self.actions.append(Open(conn))
         return conn
@@ -112,33 +107,18 @@ class Connections(Lanes):
                 self._use(lane, conn, now)
             return
         lane.opening = None
-        lane.failures += 1
-        lane.retry_at = now + delay_after(self._config.backoff, lane.failures, self._chance)
         conn.lanes.pop(lane, None)
         self._close_unused(conn, error, now)
-        self.trouble(lane, error, now)
-        self.wake(lane.retry_at)
+        self._cannot_use(lane, error, now)
 
-    def opened(self, conn: Conn, now: float) -> list[Request]:
-        """Take that a connection is open. Return what to write to it at once, if it only asks."""
-        if conn.step is not Step.OPENING:
-            return []
-        conn.step, conn.since, conn.opened_at = Step.OPEN, now, now
-        conn.nsqd.is_suspect = False
-        if conn.asks is not None:
-            return self._ask(conn, conn.asks, now)
-        before = conn.replaces
-        if before is not None:
-            if before.owes():
-                before.is_draining = True  # the order in which nsqd reads from two connections is unknown
-            else:
-                self.switch(before, conn, now)
-            return []
+    def start(self, conn: Conn, now: float) -> None:
+        """Use a connection that is open, for the lanes that wait for it or in place of another one."""
+        if conn.replaces is not None:
+            self.renew(conn.replaces, now)
         for lane in list(conn.lanes):
             if lane.opening is conn and lane.is_checked:
                 self._use(lane, conn, now)
         self.wake(now)
-        return []
 
     def _use(self, lane: Lane, conn: Conn, now: float) -> None:
         lane.conn, lane.opening = conn, None
@@ -148,10 +128,10 @@ class Connections(Lanes):
         lane.was_connected = True
         lane.last_used = max(lane.last_used, now)
         if not lane.refusals:
-            lane.outage.error = None
+            lane.trouble = None
         self.dirty[lane] = None
         self.actions.append(Report("connected", lane, conn=conn))
-        self.want(lane)
+        self.look_up(lane.topic)
 
     # ------------------------------------------------------------ the end of a connection
 
@@ -169,7 +149,6 @@ class Connections(Lanes):
             return
         del self.conns[conn]
         if conn.asks is not None:
-            conn.asks.probe = None
             return
         is_replacement = conn.replaces is not None
         self._disown(conn, now)
@@ -203,8 +182,7 @@ class Connections(Lanes):
         nsqd, successor, before = conn.nsqd, conn.successor, conn.replaces
         if before is not None:  # it was to replace another one
             before.successor = conn.replaces = None
-            before.is_draining = False
-            before.renew_at = now + delay_after(self._config.backoff, 1, self._chance)
+            before.renew_at = now + self.delay(1)
             self.wake(before.renew_at)
         if conn.is_shared:
             if nsqd.shared is conn:
@@ -213,14 +191,14 @@ class Connections(Lanes):
             nsqd.unshared -= 1
         if successor is not None:
             self.drop(successor, ConnectionLostError("no longer needed"), now, is_fault=False)
-        if conn.probe is not None:
-            self.drop(conn.probe, ConnectionLostError("the question is over"), now)
+        for probe in [each for each in self.conns if each.asks is conn]:
+            self.drop(probe, ConnectionLostError("the question is over"), now)
 
     def _failed(self, nsqd: Nsqd, now: float, *, is_opening: bool) -> None:
         """Record a failure of an nsqd; those of several connections before one pause count as one."""
         if now >= nsqd.retry_at:
             nsqd.failures += 1
-            nsqd.retry_at = now + delay_after(self._config.backoff, nsqd.failures, self._chance)
+            nsqd.retry_at = now + self.delay(nsqd.failures)
         self.wake(nsqd.retry_at)
         if is_opening:
             nsqd.is_suspect = True
@@ -310,13 +288,13 @@ class Connections(Lanes):
             # The next publish opens another one: an idle producer needs no handshake every three seconds.
             self.drop(conn, ConnectionLostError("closed the idle connection"), now, is_fault=False)
             return
-        if phase is Phase.STALE:
+        successor = conn.successor
+        is_replaced = successor is not None and successor.step is Step.OPEN
+        # The order in which nsqd reads from two connections is unknown, so the other one waits for these answers.
+        conn.is_draining = is_replaced or phase is not Phase.DUE
+        if phase is Phase.STALE or (conn.is_draining and not conn.owes() and (is_replaced or successor is None)):
             self._expire_conn(conn, now)
-        elif phase is Phase.LATE:
-            conn.is_draining = True
-            if not conn.owes() and (conn.successor is None or conn.successor.step is not Step.OPENING):
-                self._expire_conn(conn, now)
-        elif conn.successor is None and conn.asks is None:
+        elif phase is Phase.DUE and successor is None and conn.asks is None:
             if now < conn.renew_at:
                 self.wake(conn.renew_at)
                 return
@@ -327,7 +305,7 @@ class Connections(Lanes):
         """Close a connection over which nothing more arrives, or go on with the one that replaces it."""
         reason = ConnectionLostError(f"{conn.node.address} can no longer write to this connection")
         successor = conn.successor
-        must_probe = [lane for lane in conn.lanes if conn.owes(lane) or lane.refusals]
+        must_probe = [lane for lane in conn.lanes if conn.owes(lane)]
         if successor is not None and successor.step is Step.OPEN:
             self.switch(conn, successor, now)
         else:
@@ -355,125 +333,13 @@ class Connections(Lanes):
         self.drop(before, ConnectionLostError("replaced"), now, is_fault=False)
         self.wake(now)
 
-    # ------------------------------------------------------------ silence
-
-    def look(self, conn: Conn, now: float) -> None:
-        """Decide what follows from the silence of a connection over which answers are due."""
-        if conn.grace_until <= now:
-            text = f"{conn.node.address} answers over another connection, but not over this one"
-            self._give_up(conn, ResponseTimeoutError(text), now)
-            return
-        begins = stalled_at(conn.since, conn.sent[0].size)
-        if now < begins:
-            self.wake(begins)
-            return
-        self.wake(min(now + _LOOK_EVERY, conn.grace_until))
-        silence = STALLED_AFTER + now - begins
-        reason = ResponseTimeoutError(
-            f"{conn.node.address} has answered no publish for {now - conn.since:.1f} s: closing its connection"
-        )
-        if conn.asks is not None:
-            if silence >= ASKED_EVERY:
-                self.drop(conn, reason, now)
-        elif silence >= liveness.OVERDUE_AFTER:
-            self._overdue(conn, reason, now)
-        else:
-            self._stalled(conn, now)
-            if silence >= DOUBTED_AFTER:
-                self._doubt(conn, reason, now)
-
-    def _overdue(self, conn: Conn, reason: NsqError, now: float) -> None:
-        lanes = [lane for lane in conn.lanes if lane.conn is conn]
-        for lane in lanes:
-            self.actions.append(Report("closing", lane, reason, conn))
-        for request in conn.own():
-            self.end(request, reason)
-        self.drop(conn, reason, now)
-        for lane in lanes:
-            self.pause(lane, now)  # a single publish tests whether the leader answers
-
-    def _stalled(self, conn: Conn, now: float) -> None:
-        """Prefer other partitions. The leader may be frozen, or wait for a frozen follower.
-
-        Publishes bound to this partition stay unanswered: all sent to the same live leader again, they would be stored
-        twice.
-        """
-        lanes = [lane for lane in conn.lanes if lane.conn is conn]
-        is_due = now >= conn.refresh_at
-        if is_due:
-            conn.refresh_at = now + _REFRESHED_EVERY
-        if conn.node.is_plain:
-            conn.nsqd.suspect(now)
-        for lane in lanes:
-            error = ResponseTimeoutError(f"{leader_name(lane)} has not answered for {STALLED_AFTER} s or more")
-            self.note(lane, error, now)
-            if is_due:
-                self.actions.append(LookUp(lane.topic, "soon"))
-        if self._retries:
-            for lane in lanes:
-                self.move(lane, now)
-
-    def _doubt(self, conn: Conn, reason: NsqError, now: float) -> None:
-        """Ask over another connection whether the leader answers, or just leave this one if nobody waits."""
-        conn.is_doubted = True
-        if not conn.is_awaited:
-            lanes = list(conn.lanes)
-            self.drop(conn, reason, now, is_fault=False)
-            for lane in lanes:
-                self.pause(lane, now)
-        elif self._retries and conn.probe is None and conn.lifetime is None and now >= conn.nsqd.ask_at:
-            conn.nsqd.ask_at = now + ASKED_EVERY
-            conn.probe = self._open(Conn(conn.nsqd, conn.node, now, asks=conn), now)
-
-    def _ask(self, conn: Conn, silent: Conn, now: float) -> list[Request]:
-        """Write an unanswered publish once more: the one that was written least often, the oldest of these."""
-        awaited = [request for request in silent.own() if not request.is_over]
-        if silent.step is not Step.OPEN or not silent.is_doubted or not awaited:
-            self.drop(conn, ConnectionLostError("the question is over"), now)
-            return []
-        request = min(awaited, key=lambda each: each.attempts)
-        lane: Lane = request.lane  # type: ignore[assignment]  # it was written
-        request.attempts += 1
-        request.maybe_stored = True
-        lane.counts.retries += 1
-        conn.sent.append(request)
-        conn.orphans[request] = lane
-        self.wake(now + ASKED_EVERY)
-        return [request]
-
-    def answered_elsewhere(self, conn: Conn, silent: Conn, *, works: bool, now: float) -> None:
-        """Take that nsqd has answered a question: if it works, the silent connection gets a moment."""
-        if works and silent.step is Step.OPEN and silent.is_doubted:
-            silent.grace_until = now + _ASK_GRACE
-            self.wake(silent.grace_until)
-        self.drop(conn, ConnectionLostError("the question is over"), now)
-
-    def _give_up(self, conn: Conn, reason: NsqError, now: float) -> None:
-        for lane in conn.lanes:
-            self.actions.append(Report("closing", lane, reason, conn))
-        self.drop(conn, reason, now, is_fault=False)
-
-    def slow(self, conn: Conn, now: float) -> None:
-        """Move what may be published elsewhere while a connection is being opened for long."""
-        if now < conn.slow_at:
-            self.wake(conn.slow_at)
-            return
-        conn.slow_at = now + STALLED_AFTER
-        self.wake(conn.slow_at)
-        if conn.asks is not None or conn.replaces is not None:
-            return
-        conn.nsqd.suspect(now)
-        error = ConnectError(f"{conn.node.address} could not be connected to for {STALLED_AFTER} s or more")
-        for lane in list(conn.lanes):
-            if lane.is_needed or lane.outage.error is None:
-                self.trouble(lane, error, now)
+    # ------------------------------------------------------------ the leader
 
     def pause(self, lane: Lane, now: float) -> None:
         """Write nothing for a moment, then a single publish; all refusals before one pause count as one."""
         if now >= lane.paused_until:
             lane.refusals += 1
-            delay = min(delay_after(self._config.backoff, lane.refusals, self._chance), LONGEST_PAUSE)
-            lane.paused_until = now + delay
+            lane.paused_until = now + min(self.delay(lane.refusals), LONGEST_PAUSE)
             self.wake(lane.paused_until)
 
     def lead(self, lane: Lane, node: Node, now: float) -> None:

@@ -33,6 +33,10 @@ NEEDS_PARTITIONS: Final = (
 )
 
 
+EXPIRED_AT_ONCE: Final = 200
+"""Most publishes that expire in one tick: each makes an error, and thousands may have begun together."""
+
+
 class Lanes:
     """Places, moves and ends publishes.
 
@@ -89,7 +93,7 @@ class Lanes:
             topic.turn = turn = topic.turn + 1
             lane = topic.routes[turn % len(topic.routes)]
             conn = lane.conn
-            if conn is not None and lane.outage.error is None:
+            if conn is not None and lane.trouble is None:
                 request.lane = lane
                 lane.ready[request] = None
                 self.dirty[lane] = None
@@ -213,7 +217,7 @@ class Lanes:
 
     def is_healthy(self, lane: Lane) -> bool:
         """Return whether a lane has no known problem."""
-        if lane.outage.error is not None:
+        if lane.trouble is not None:
             return False
         nsqd = self.nsqd_of(lane)
         return nsqd is None or not nsqd.is_suspect
@@ -235,7 +239,7 @@ class Lanes:
 
     def trouble(self, lane: Lane, error: NsqError, now: float) -> None:
         """Record a failure; look up the leader if it may have moved, and move or fail what need not wait."""
-        before, is_stale = lane.outage.error, error.stale_leader
+        before, is_stale = lane.trouble, error.stale_leader
         if isinstance(error, ConnectionLostError) and isinstance(before, ServerError) and before.retriable:
             error = before  # nsqd closed the connection because of it
         elif self._config.nsqd:
@@ -243,7 +247,7 @@ class Lanes:
         self.note(lane, error, now)
         if is_stale:
             self.actions.append(LookUp(lane.topic, "soon"))
-        self.want(lane)
+        self.look_up(lane.topic)
         if self._retries and error.retriable:
             self.move(lane, now)
         else:
@@ -252,23 +256,14 @@ class Lanes:
 
     def note(self, lane: Lane, error: NsqError, now: float) -> None:
         """Record why publishing to a lane fails."""
-        outage = lane.outage
-        outage.error, outage.is_on = error, True
-        outage.failed(now)
-        self.actions.append(Report("failed", lane, error, lane.conn, outage.warning(now)))
-
-    def want(self, lane: Lane) -> None:
-        """Look the topic up often while the lane needs a connection and has none."""
-        topic = lane.topic
-        if lane.conn is None and lane.is_needed and lane.outage.error is not None:
-            topic.wanting[lane] = None
-        else:
-            topic.wanting.pop(lane, None)
-        self.look_up(topic)
+        lane.trouble, lane.is_troubled = error, True
+        lane.outage.failed(now)
+        self.actions.append(Report("failed", lane, error, lane.conn, lane.outage.warning(now)))
 
     def look_up(self, topic: Topic) -> None:
         """Look a topic up often exactly while somebody waits for a change."""
-        is_wanted = bool(topic.wanting) or (not topic.names_partitions and bool(topic.waiting or topic.callers))
+        is_wanted = bool(topic.waiting or topic.callers) and not topic.names_partitions
+        is_wanted |= any(lane.trouble and lane.conn is None and lane.is_needed for lane in topic.lanes.values())
         if is_wanted is not topic.is_looked_up:
             topic.is_looked_up = is_wanted
             self.actions.append(LookUp(topic, "often" if is_wanted else "rarely"))
@@ -339,12 +334,25 @@ class Lanes:
         if lane.ready:
             self.dirty[lane] = None
 
-    def expire(self, request: Request) -> None:
-        """End a request whose time limit has passed."""
-        topic, lane = self.topics[request.topic], request.lane
-        counts = topic.unsent if lane is None else lane.counts
-        counts.timed_out += request.count
-        self.end(request, late(request, topic))
+    def expire(self, now: float) -> None:
+        """End the requests whose time limit has passed."""
+        left = EXPIRED_AT_ONCE
+        for limit, group in list(self.pending.items()):
+            while group:
+                request = next(iter(group))
+                if request.deadline > now:
+                    self.wake(request.deadline)
+                    break
+                if not left:
+                    self.wake(now)
+                    return
+                left -= 1
+                topic, lane = self.topics[request.topic], request.lane
+                counts = topic.unsent if lane is None else lane.counts
+                counts.timed_out += request.count
+                self.end(request, late(request, topic))
+            else:
+                del self.pending[limit]
 
     def fail_waiting(self, topic: Topic, error: NsqError) -> None:
         """Fail all that waits for a topic."""

@@ -4,47 +4,29 @@ Inputs are method calls with the time. Outputs are four attributes that the owne
 
 * ``dirty``: lanes that may be written; call :meth:`Machine.take` for each.
 * ``finished``: requests that have ended.
-* ``actions``: what else to do, see ``producer.state``.
+* ``actions``: what else to do, see ``producer.actions``.
 * ``wake_at``: when to call :meth:`Machine.tick`.
 
-``producer.lanes`` says where a publish goes and when it ends, ``producer.connections`` when a connection is opened and
-given up. This module writes, takes answers, and does what is due.
+It is one object in five parts, each of which knows those before it: ``producer.lanes`` says where a publish goes and
+when it ends, ``producer.connections`` when a connection is opened and left, ``producer.silence`` what follows if no
+answer comes, ``producer.topics`` what follows from lookups. This module writes and takes answers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ServerError
 from nsq_ha.message import Receipt
-from nsq_ha.options.config import ProducerConfig
-from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.liveness import PROMPT_REFUSAL, STALLED_AFTER
-from nsq_ha.policy.lookup_pace import partition_delay
 from nsq_ha.policy.permission import RENEWABLE, renews
-from nsq_ha.policy.topology import TopicView
-from nsq_ha.producer.actions import Close, Forget, Repartitioned, Report
-from nsq_ha.producer.connections import Connections
-from nsq_ha.producer.reasons import unknown
-from nsq_ha.producer.state import LONGEST_PROBE, Conn, Lane, PublishCounts, Request, Step, Topic
+from nsq_ha.producer.actions import Close, Report
+from nsq_ha.producer.state import Conn, Lane, Request, Step
+from nsq_ha.producer.topics import Topics
 from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.refusals import FINAL, refuses_publish
-
-UNKNOWN_KEPT: Final = 10.0
-"""Seconds for which an unknown topic is looked up; if it is created in that time, it is found at once."""
-
-UNKNOWN_TOPIC_PATIENCE: Final = 3.0
-"""Seconds for which an unseen topic of a partitioned cluster may be unknown to all nsqlookupds before a publish fails:
-a second nsqlookupd learns of a new topic up to 3 s late. A plain nsqlookupd knows only the nsqds that have registered
-since it started, so there a publish waits until its own limit."""
-
-FORGET_INTERVAL: Final = 5.0
-"""Seconds between two searches for unused topics."""
-
-EXPIRED_AT_ONCE: Final = 200
-"""Most publishes that expire in one tick: each makes an error, and thousands may have begun together."""
 
 _CHUNK: Final = 64
 """Most publishes of one write."""
@@ -55,28 +37,8 @@ _LARGE: Final = 64 * 1024
 _OPEN: Final = Step.OPEN
 
 
-class Machine(Connections):
-    """The machine of one producer.
-
-    Attributes:
-        past: Counts of forgotten topics.
-    """
-
-    def __init__(self, config: ProducerConfig, chance: Callable[[], float]) -> None:
-        super().__init__(config, chance)
-        self.past: PublishCounts = PublishCounts()
-        self._by_load = config.strategy == "least_loaded"
-        self._delay = partition_delay(config.lookup_interval)
-        self._forget_at = math.inf
-
-    def topic(self, name: str, now: float) -> Topic:
-        """Return a topic that is published to from now on; :meth:`viewed` says what is known of it."""
-        topic = self.topics.get(name)
-        if topic is None:
-            topic = self.topics[name] = Topic(name, now)
-            self._forget_at = min(self._forget_at, now + FORGET_INTERVAL)
-            self.wake(self._forget_at)
-        return topic
+class Machine(Topics):
+    """The machine of one producer."""
 
     # ------------------------------------------------------------ writing
 
@@ -145,7 +107,7 @@ class Machine(Connections):
                     else:
                         for key in request.keys:
                             del lane.keys[key]
-                if lane.outage.is_on or lane.refusals:
+                if lane.is_troubled:
                     self._recovered(lane, request.sent_at, now)
             else:
                 self._answered(conn, request, OK, now)
@@ -206,7 +168,7 @@ class Machine(Connections):
             elsewhere.orphan(request, request.lane)  # it is not written again
         if orphaned is None or not request.is_over:
             self._let_go(lane, request, None, receipts)
-        if orphaned is None and (lane.outage.is_on or lane.refusals):
+        if orphaned is None and lane.is_troubled:
             self._recovered(lane, request.sent_at, now)
 
     def _let_go(
@@ -221,11 +183,10 @@ class Machine(Connections):
     def _recovered(self, lane: Lane, sent_at: float, now: float) -> None:
         """End the trouble of a lane: a publish was stored."""
         lane.refusals, lane.paused_until = 0, -math.inf
-        outage = lane.outage
-        if outage.began_at is not None:
-            self.actions.append(Report("recovered", lane, conn=lane.conn, outage=outage.recovered(now)))
+        if lane.outage.began_at is not None:
+            self.actions.append(Report("recovered", lane, conn=lane.conn, outage=lane.outage.recovered(now)))
         if now - sent_at < STALLED_AFTER:
-            outage.error, outage.is_on = None, False
+            lane.trouble, lane.is_troubled = None, False
             if (nsqd := self.nsqd_of(lane)) is not None:
                 nsqd.is_suspect = False
         if lane.ready:
@@ -258,187 +219,15 @@ class Machine(Connections):
             text = f"closed the connection after an error that answers no publish: {error}"
             self.drop(conn, RemoteProtocolError(text), now)
 
-    # ------------------------------------------------------------ the topic
-
-    def viewed(self, topic: Topic, view: TopicView, now: float) -> None:
-        """Take the newest view of a topic."""
-        topic.view, topic.names_partitions = view, view.partition_num > 0
-        self._count(topic, view, now)
-        for lane in topic.lanes.values():
-            if lane.number not in view.leaders:
-                lane.node = None  # missing is not gone: its connection stays in use
-        for number, node in view.leaders.items():
-            if number < view.partition_num:
-                self.lead(topic.lane(number), node, now)
-        self._route(topic)
-        self.wake(now)
-        if self._retries:
-            for lane in list(topic.lanes.values()):
-                if lane.outage.error is not None:
-                    self.move(lane, now)
-        self.admit(topic, now)
-        self.look_up(topic)
-
-    def _count(self, topic: Topic, view: TopicView, now: float) -> None:
-        """Take the number of partitions in a view."""
-        if view.meta is None:
-            if not view.exists:  # a topic that is created again is a new one: nothing in it can be out of order
-                topic.count = PartitionCount()
-            return
-        topic.was_known = True
-        delay = self._delay if view.meta.is_partitioned else 0.0
-        topic.count.found(view.meta.partition_num, now, delay)
-        if not topic.count.used:
-            topic.count.take(now)
-
-    def _route(self, topic: Topic) -> None:
-        """Find the partitions that publishes without a key may go to."""
-        view = topic.view
-        if view is None or view.meta is None:
-            topic.routes = []
-        else:
-            # Connections to nsqds of a plain cluster stay in use when no nsqlookupd lists one.
-            open_to = view.publishable or (view.known if view.is_plain else {})
-            topic.routes = [topic.lane(number) for number in sorted(open_to) if number < topic.count.used]
-            topic.by_load = self._by_load or (not view.meta.is_partitioned and len(topic.routes) > 1)
-        self.choose_path(topic)
-
-    def prepare(self, topic: Topic, now: float) -> list[Lane]:
-        """Connect to the leaders of all partitions, though nothing is published; none if they are not known yet.
-
-        The owner calls :meth:`prepared` when its caller waits no more.
-        """
-        view = topic.view
-        if view is None or not topic.names_partitions:
-            return []
-        # The nsqds of a plain cluster may have left for good.
-        is_partitioned = view.meta is None or view.meta.is_partitioned
-        lanes = [topic.lane(number) for number in (range(view.partition_num) if is_partitioned else view.publishable)]
-        for lane in lanes:
-            lane.callers += 1
-            self.connect(lane, now)
-        return lanes
-
-    def prepared(self, lanes: Sequence[Lane], now: float) -> None:
-        """Take that a caller of :meth:`prepare` waits no more."""
-        for lane in lanes:
-            lane.callers -= 1
-        self.wake(now)
-
     # ------------------------------------------------------------ time
 
     def tick(self, now: float) -> None:
         """Do what is due, and say in ``wake_at`` when to look again."""
         self.wake_at: float = math.inf
-        self._expire_due(now)
-        for topic in list(self.topics.values()):
-            self._tend(topic, now)
+        self.expire(now)
         for conn in list(self.conns):
-            self._watch(conn, now)
-        if now >= self._forget_at:
-            self._forget_at = now + FORGET_INTERVAL if self.topics else math.inf
-            for topic in list(self.topics.values()):
-                if self._is_unused(topic, now):
-                    self._forget_topic(topic, now)
-        self.wake(self._forget_at)
-
-    def _expire_due(self, now: float) -> None:
-        left = EXPIRED_AT_ONCE
-        for limit, group in list(self.pending.items()):
-            while group:
-                request = next(iter(group))
-                if request.deadline > now:
-                    self.wake(request.deadline)
-                    break
-                if not left:
-                    self.wake(now)
-                    return
-                left -= 1
-                self.expire(request)
-            else:
-                del self.pending[limit]
-
-    def _tend(self, topic: Topic, now: float) -> None:
-        """Look after what waits in a topic."""
-        if topic.count.is_pending:
-            before = topic.count.used
-            change = topic.count.take(now)
-            if change is not None and topic.view is not None and not topic.view.is_plain:
-                self.actions.append(Repartitioned(topic, *change))
-            if topic.count.used != before:
-                self._route(topic)
-            self.wake(topic.count.due_at)
-        if not topic.names_partitions:
-            self._look_at_unknown(topic, now)
-        for lane in list(topic.lanes.values()):
-            if not lane.is_needed:
-                continue
-            if lane.conn is None:
-                self.connect(lane, now)
-            elif lane.paused_until > now:
-                self.wake(lane.paused_until)
-            else:
-                self.dirty[lane] = None
-        for lane in list(topic.wanting):
-            self.want(lane)
-        self.look_up(topic)
-
-    def _look_at_unknown(self, topic: Topic, now: float) -> None:
-        """Fail what has waited for a topic that no nsqlookupd knows."""
-        view = topic.view
-        if topic.was_known or view is None or view.exists or view.is_plain:
-            return
-        for request in list(topic.waiting):
-            gives_up_at = request.deadline - request.limit + UNKNOWN_TOPIC_PATIENCE
-            if now < gives_up_at:
-                self.wake(gives_up_at)
-                break
-            self.end(request, unknown(topic))
-
-    def _watch(self, conn: Conn, now: float) -> None:
-        """Look after a connection."""
-        if conn.step is Step.OPENING:
-            self.slow(conn, now)
-        elif conn.sent:
-            self.look(conn, now)
-        else:
-            idle_at = max(conn.last_used, conn.opened_at) + self._config.idle_timeout
-            if now < idle_at:
-                self.wake(idle_at)
-            elif not any(lane.is_needed for lane in conn.lanes):
-                self.drop(conn, ConnectionLostError("closed the idle connection"), now, is_fault=False)
-        if conn.step is _OPEN and conn.leaving:
-            self.settle(conn, now)
-        if conn.step is _OPEN:
-            successor = conn.successor
-            if conn.is_draining and successor is not None and successor.step is _OPEN and not conn.owes():
-                self.switch(conn, successor, now)
-            else:
-                self.renew(conn, now)
-
-    def _is_unused(self, topic: Topic, now: float) -> bool:
-        """Return whether to forget a topic because nobody publishes to it; its number of partitions is not changing."""
-        if topic.waiting or topic.gate is not None or topic.callers or topic.count.is_pending:
-            return False
-        lanes = topic.lanes.values()
-        used_at = max(topic.used_at, max((lane.last_used for lane in lanes), default=-math.inf))
-        idle = self._config.idle_timeout
-        if now - used_at <= (idle if topic.names_partitions else min(UNKNOWN_KEPT, idle)):
-            return False
-        return not any(
-            lane.is_needed or lane.keys or (lane.conn is not None and lane.conn.owes(lane)) for lane in lanes
-        )
-
-    def _forget_topic(self, topic: Topic, now: float) -> None:
-        del self.topics[topic.name]
-        self.past.add(topic.unsent)
-        for lane in topic.lanes.values():
-            self.past.add(lane.counts)
-            self.leave(lane, ConnectionLostError("closed the idle connection"), now)
-        for address, nsqd in list(self.nsqds.items()):
-            if nsqd.shared is None and not nsqd.unshared and now - nsqd.retry_at > 10 * LONGEST_PROBE:
-                del self.nsqds[address]
-        self.actions.append(Forget(topic))
+            self.watch(conn, now)
+        self.tend(now)
 
     # ------------------------------------------------------------ the end
 

@@ -40,8 +40,8 @@ def late(request: Request, topic: Topic) -> NsqError:
             "timed out waiting behind earlier publishes to the same topic: raise timeout=, "
             "or publish smaller batches if a large one is before it"
         )
-    if lane.outage.error is not None:
-        return lane.outage.error
+    if lane.trouble is not None:
+        return lane.trouble
     if request.conn is not None:
         return ResponseTimeoutError(f"{leader_name(lane)} did not answer in time")
     if lane.opening is not None and lane.opening.step is Step.OPENING:

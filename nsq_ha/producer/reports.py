@@ -6,9 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from nsq_ha.engine.observe import Observer, PartitionReports
-from nsq_ha.errors import ServerError
-from nsq_ha.producer.actions import Repartitioned, Report
-from nsq_ha.producer.state import Conn, Lane
+from nsq_ha.errors import NsqError, ServerError
+from nsq_ha.producer.state import Conn, Lane, Topic
 
 if TYPE_CHECKING:
     from nsq_ha.policy.timing import Warned
@@ -26,9 +25,8 @@ class Reports:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
 
-    def report(self, report: Report) -> None:
-        """Tell what has happened to a lane."""
-        what, lane, error, conn, outage = report
+    def report(self, what: str, lane: Lane, error: NsqError | None, conn: Conn | None, outage: Warned | None) -> None:
+        """Tell what has happened to a lane, see :class:`~nsq_ha.producer.actions.Report`."""
         to = self._of(lane)
         if what == "failed":
             self._failed(lane, error, outage)
@@ -46,10 +44,9 @@ class Reports:
         elif what == "closing":
             log.warning("%s: %s", lane.name, error)
 
-    def repartitioned(self, change: Repartitioned) -> None:
+    def repartitioned(self, topic: Topic, before: int, after: int) -> None:
         """Tell that keys move."""
-        topic, *numbers = change
-        log.warning("%s: the number of partitions changed from %d to %d, so keys move", topic.name, *numbers)
+        log.warning("%s: the number of partitions changed from %d to %d, so keys move", topic.name, before, after)
 
     def _of(self, lane: Lane) -> PartitionReports:
         if lane.handle is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -22,16 +21,16 @@ from nsq_ha.engine import observe
 from nsq_ha.engine.approach import Approach
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.engine import Lookups
-from nsq_ha.engine.loops import TO_READ
+from nsq_ha.engine.loops import Alarm
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, ConnectionLostError, NoLeaderError, NsqError, ServerError
-from nsq_ha.producer import machine as machines
 from nsq_ha.producer.actions import Action, Check, Close, Forget, LookUp, Open, Repartitioned, Report
 from nsq_ha.producer.machine import Machine
 from nsq_ha.producer.reasons import unknown
 from nsq_ha.producer.reports import Reports
 from nsq_ha.producer.requests import encode_run
 from nsq_ha.producer.state import Conn, Lane, Request, Step, Topic
+from nsq_ha.producer.topics import UNKNOWN_TOPIC_PATIENCE
 from nsq_ha.protocol.encoding import GATHERED_BYTES, encode_pub
 
 if TYPE_CHECKING:
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicView
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
-
-_STOPPED: Final = 0.1
-"""Seconds after which a read of the sockets does not count any more: the process was stopped since."""
 
 _AFTER_AN_ERROR: Final = 1.0
 """Seconds until the machine is asked again after an unexpected error."""
@@ -81,11 +77,19 @@ class ProducerShell:
         self._lookups = lookups
         self._reports = Reports(observer)
         self._approach = Approach()
+        self._acts: dict[type[Action], Callable[..., object]] = {
+            Check: self._check,
+            Close: self._close,
+            Forget: self._forget,
+            LookUp: self._look_up,
+            Open: self._open,
+            Repartitioned: self._reports.repartitioned,
+            Report: self._reports.report,
+        }
         self._tasks: set[asyncio.Task[None]] = set()
-        self._looked_up: dict[str, contextlib.AbstractContextManager[None]] = {}
-        self._changes: list[asyncio.Future[None]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
+        self._looked_up: dict[str, contextlib.ExitStack] = {}
+        self._change: asyncio.Future[None] | None = None
+        self._alarm = Alarm(self._tick)
 
     # ------------------------------------------------------------ callers
 
@@ -138,17 +142,19 @@ class ProducerShell:
             topic.callers += 1
         try:
             while not self.is_closed:
-                late = self.clock() - began >= machines.UNKNOWN_TOPIC_PATIENCE
+                late = self.clock() - began >= UNKNOWN_TOPIC_PATIENCE
                 for topic in topics:
                     if topic not in lanes and (found := machine.prepare(topic, self.clock())):
                         lanes[topic] = found
-                    elif late and is_unknown(topic):
+                    elif late and topic.is_unknown:
                         raise unknown(topic)
                     machine.look_up(topic)
                 self.drain()
                 if len(lanes) == len(topics) and all(lane.conn for each in lanes.values() for lane in each):
                     return
-                await self._next_change(began + machines.UNKNOWN_TOPIC_PATIENCE)
+                left = began + UNKNOWN_TOPIC_PATIENCE - self.clock()
+                self._change = change = self._change or self.new_future()
+                await asyncio.wait({change}, timeout=left if left > 0 else None)
             raise ClosedError("the producer was closed")
         finally:
             for topic in topics:
@@ -156,12 +162,6 @@ class ProducerShell:
                 topic.used_at = self.clock()
                 machine.prepared(lanes.get(topic, ()), self.clock())
             self.drain()
-
-    async def _next_change(self, until: float) -> None:
-        change: asyncio.Future[None] = self.new_future()
-        self._changes.append(change)
-        left = until - self.clock()
-        await asyncio.wait({change}, timeout=left if left > 0 else None)
 
     # ------------------------------------------------------------ what the machine wants
 
@@ -182,8 +182,8 @@ class ProducerShell:
                     self._write(lane, now)
         if machine.finished or machine.actions:
             self._do()
-        if machine.wake_at < self._timer_at:
-            self._plan()
+        if machine.wake_at < self._alarm.at:
+            self._alarm.set(machine.wake_at)
 
     def _do(self) -> None:
         """Give callers their outcomes, and do what else there is."""
@@ -193,11 +193,13 @@ class ProducerShell:
             _settle(request)
         actions, machine.actions = machine.actions, []
         for action in actions:
-            self._act(action)
-        changes, self._changes = self._changes, []
-        for change in changes:
-            if not change.done():
-                change.set_result(None)
+            try:
+                self._acts[type(action)](*action)
+            except Exception as error:  # noqa: BLE001 - the others go on
+                report_unexpected(log, type(action).__name__, error)
+        change, self._change = self._change, None
+        if change is not None:
+            change.set_result(None)
         self.drain()
 
     def _write(self, lane: Lane, now: float) -> None:
@@ -220,63 +222,41 @@ class ProducerShell:
             if not lane.ready:
                 return
 
-    def _act(self, action: Action) -> None:
-        try:
-            if isinstance(action, Report):
-                self._reports.report(action)
-            elif isinstance(action, LookUp):
-                self._look_up(action)
-            elif isinstance(action, Open):
-                action.conn.handle = self._start(self._connect(action.conn), "nsq_ha producer connects")
-            elif isinstance(action, Close):
-                self._close(action)
-            elif isinstance(action, Check):
-                self._check(action)
-            elif isinstance(action, Forget):
-                self.watches.pop(action.topic.name, None)
-                self._stop_looking(action.topic.name)
-                self._lookups.unwatch(action.topic.name)
-            elif isinstance(action, Repartitioned):
-                self._reports.repartitioned(action)
-        except Exception as error:  # noqa: BLE001 - the others go on
-            report_unexpected(log, type(action).__name__, error)
-
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self.loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    @staticmethod
-    def _close(action: Close) -> None:
-        handle = action.conn.handle
-        if isinstance(handle, Connection):
-            handle.abort(action.reason)
-        elif handle is not None:
-            handle.cancel()
+    def _open(self, conn: Conn) -> None:
+        conn.handle = self._start(self._connect(conn), "nsq_ha producer connects")
 
-    def _look_up(self, action: LookUp) -> None:
-        name = action.topic.name
-        watch = self.watches.get(name)
+    @staticmethod
+    def _close(conn: Conn, reason: NsqError) -> None:
+        if isinstance(conn.handle, Connection):
+            conn.handle.abort(reason)
+        elif conn.handle is not None:
+            conn.handle.cancel()
+
+    def _forget(self, topic: Topic) -> None:
+        self._look_up(topic, "rarely")
+        if self.watches.pop(topic.name, None) is not None:
+            self._lookups.unwatch(topic.name)
+
+    def _look_up(self, topic: Topic, how: str) -> None:
+        watch = self.watches.get(topic.name)
         if watch is None:
             return
-        if action.how == "soon":
+        if how == "soon":
             watch.refresh_soon()
-        elif action.how == "if old":
+        elif how == "if old":
             watch.refresh_if_old()
-        elif action.how == "often" and name not in self._looked_up:
-            self._looked_up[name] = wanted = watch.wanted()
-            wanted.__enter__()
-        elif action.how == "rarely":
-            self._stop_looking(name)
+        elif how == "often":
+            self._looked_up.setdefault(topic.name, contextlib.ExitStack()).enter_context(watch.wanted())
+        elif stack := self._looked_up.pop(topic.name, None):
+            stack.close()
 
-    def _stop_looking(self, name: str) -> None:
-        wanted = self._looked_up.pop(name, None)
-        if wanted is not None:
-            wanted.__exit__(None, None, None)
-
-    def _check(self, action: Check) -> None:
-        lane, conn = action
+    def _check(self, lane: Lane, conn: Conn) -> None:
         watch = self.watches.get(lane.topic.name)
         siblings, view = (None, None) if watch is None else (watch.siblings, watch.view)
         check = None if siblings is None or view is None else siblings.check(lane.number, conn.node, view)
@@ -338,7 +318,7 @@ class ProducerShell:
         else:  # tasks cannot nest
             for request in finished:
                 _settle(request)
-        if machine.dirty or machine.actions or machine.finished or machine.wake_at < self._timer_at:
+        if machine.dirty or machine.actions or machine.finished or machine.wake_at < self._alarm.at:
             self.drain()
 
     def _resume(self, finished: Sequence[Request]) -> None:
@@ -394,22 +374,7 @@ class ProducerShell:
             if topic.view is None and watch.view is not None:
                 self.machine.viewed(topic, watch.view, self.clock())
 
-    def _plan(self) -> None:
-        self._timer_at = when = self.machine.wake_at
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.loop.call_at(when, self._read, when)
-
-    def _read(self, when: float) -> None:
-        """Read the sockets first: what is due may have been answered."""
-        self._timer = self.loop.call_later(TO_READ, self._tick, when, self.clock())
-
-    def _tick(self, when: float, read_at: float) -> None:
-        now = max(self.clock(), when)  # timers may fire a tick of the clock early
-        if now - read_at > _STOPPED:
-            self._read(when)
-            return
-        self._timer, self._timer_at = None, math.inf
+    def _tick(self, now: float) -> None:
         try:
             for topic in list(self.machine.topics.values()):
                 if topic.waiting:
@@ -428,21 +393,14 @@ class ProducerShell:
         self.machine.close(error)
         self.is_closed = True
         self.drain()
-        if self._timer is not None:
-            self._timer.cancel()
-        for name in list(self._looked_up):
-            self._stop_looking(name)
+        self._alarm.cancel()
+        for stack in self._looked_up.values():
+            stack.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for handle in handles:
             await handle.ended()
-
-
-def is_unknown(topic: Topic) -> bool:
-    """Return whether no nsqlookupd of a partitioned cluster knows a topic, and none ever did."""
-    view = topic.view
-    return view is not None and not (topic.was_known or view.exists or view.is_plain)
 
 
 def _settle(request: Request) -> None:

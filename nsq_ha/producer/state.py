@@ -201,10 +201,9 @@ class Conn:
         leaving: The lanes that have left it, and until when its answers to them are waited for.
         sent: What was written, in the order of the answers.
         orphans: Those of them that were written again since, or stored elsewhere, with the lanes that they had.
-        since: Since when it has been silent, while something is unanswered; or since when it is being opened.
+        since: Since when it is silent, while something is unanswered; or since it is being opened, or was found slow.
         opened_at: When it was opened.
         last_used: When it was written to last.
-        slow_at: While it is being opened: when this has taken too long.
         is_doubted: Whether it has been silent for so long that nothing more is written.
         is_full: Whether the socket has no space.
         is_draining: Whether it only gets the rest of its answers.
@@ -216,7 +215,6 @@ class Conn:
         replaces: The connection that it is to replace.
         renew_at: When to try again to replace it.
         asks: The silent connection because of which it asks whether nsqd answers. None for all others.
-        probe: The connection that asks because of this one.
         grace_until: When it is closed, unless an answer comes.
         refresh_at: When to look its topics up again.
     """
@@ -236,7 +234,6 @@ class Conn:
     starved: dict[Lane, None] = field(default_factory=dict)
     opened_at: float = -math.inf
     last_used: float = -math.inf
-    slow_at: float = math.inf
     is_doubted: bool = False
     is_full: bool = False
     is_draining: bool = False
@@ -245,7 +242,6 @@ class Conn:
     lifetime: Lifetime | None = None
     successor: Conn | None = None
     renew_at: float = -math.inf
-    probe: Conn | None = None
     grace_until: float = math.inf
     refresh_at: float = -math.inf
 
@@ -269,22 +265,6 @@ class Conn:
         request.maybe_stored = True
 
 
-class LaneOutage(Outage):
-    """Feeds the log, the events, the statistics and the health of one partition.
-
-    Attributes:
-        error: Why publishing fails now. None if it may work.
-        is_on: Whether the last publish that ended, or the last attempt to write, failed.
-    """
-
-    __slots__ = ("error", "is_on")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.error: NsqError | None = None
-        self.is_on: bool = False
-
-
 @dataclass(slots=True, eq=False)
 class Lane:
     """One partition of one topic.
@@ -304,7 +284,9 @@ class Lane:
         failures: Failures to find a leader in a row.
         retry_at: When to look for a leader again.
         probe_at: When a publish may try it though others work.
-        outage: Its trouble.
+        trouble: Why publishing fails now. None if it may work.
+        is_troubled: Whether something has failed since a publish was stored in time.
+        outage: The same for the log, the events and the health.
         shared: The receipts of a message that nothing distinguishes from others.
         callers: Number of those who wait for a connection.
         counts: Counts of its publishes.
@@ -327,11 +309,13 @@ class Lane:
     failures: int = 0
     retry_at: float = -math.inf
     probe_at: float = -math.inf
-    outage: LaneOutage = field(default_factory=LaneOutage)
+    trouble: NsqError | None = None
+    outage: Outage = field(default_factory=Outage)
     shared: list[Receipt] = field(default_factory=list)
     callers: int = 0
     counts: PublishCounts = field(default_factory=PublishCounts)
     last_used: float = -math.inf
+    is_troubled: bool = False
     is_checked: bool = False
     is_used: bool = False
     was_connected: bool = False
@@ -418,7 +402,6 @@ class Topic:
         callers: Number of those who wait until all is connected.
         used_at: When it was last used, but for writes.
         unsent: Counts of publishes that never had a partition.
-        wanting: The lanes because of which it is looked up often.
         is_looked_up: Whether it is looked up often.
     """
 
@@ -435,12 +418,17 @@ class Topic:
     gate: Gate | None = None
     callers: int = 0
     unsent: PublishCounts = field(default_factory=PublishCounts)
-    wanting: dict[Lane, None] = field(default_factory=dict)
     was_known: bool = False
     names_partitions: bool = False
     by_load: bool = False
     is_quick: bool = False
     is_looked_up: bool = False
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether no nsqlookupd of a partitioned cluster knows it, and none ever did."""
+        view = self.view
+        return view is not None and not (self.was_known or view.exists or view.is_plain)
 
     def lane(self, number: int) -> Lane:
         """Return the lane of a partition."""

@@ -63,7 +63,7 @@ def producer_stats(shell: ProducerShell | None, lookups: LookupCounts) -> Produc
 
 
 def _partition(lane: Lane, queued: int, in_flight: int, *, is_closed: bool) -> ProducerPartition:
-    node, error, conn = lane.node, lane.outage.error, lane.conn
+    node, error, conn = lane.node, lane.trouble, lane.conn
     handle = None if conn is None or is_closed else conn.handle
     return ProducerPartition(
         topic=lane.topic.name,
@@ -114,7 +114,7 @@ def producer_troubles(shell: ProducerShell | None, silence: LookupdOutage | None
         for partition, since in leaderless.items():
             found.append(Trouble(watch.name_of(partition), "has no leader", now - since))
         for lane in tuple(topic.lanes.values()):
-            trouble, since_failed = lane.outage.error, lane.outage.began_at
+            trouble, since_failed = lane.trouble, lane.outage.began_at
             # The failure of an idle lane is no news: the next publish may find a leader that works again.
             if trouble is None or since_failed is None or lane.number in leaderless or not _is_in_use(lane):
                 continue

@@ -6,7 +6,7 @@ import pytest
 
 from nsq_ha import Producer
 from nsq_ha.errors import PublishError, TopicNotFoundError
-from nsq_ha.producer import machine as module
+from nsq_ha.producer import topics as module
 from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage

@@ -20,8 +20,9 @@ from nsq_ha.message import Receipt
 from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, OVERDUE_AFTER, STALLED_AFTER
 from nsq_ha.policy.topology import TopicView
 from nsq_ha.producer.actions import Forget, LookUp, Repartitioned
-from nsq_ha.producer.machine import EXPIRED_AT_ONCE, UNKNOWN_TOPIC_PATIENCE
+from nsq_ha.producer.lanes import EXPIRED_AT_ONCE
 from nsq_ha.producer.state import Gate, Step
+from nsq_ha.producer.topics import UNKNOWN_TOPIC_PATIENCE
 from tests.producer.driven import NODES, PLAIN, Driven, Pub
 
 # ---------------------------------------------------------------- the choice of a partition
@@ -361,7 +362,7 @@ def test_a_refused_attempt_and_a_slow_one_are_reported() -> None:
     driven.opens = False
     request = driven.publish(limit=3.0)
     driven.wait(STALLED_AFTER + 0.1)
-    assert "could not be connected to for" in str(driven.lane().outage.error)
+    assert "could not be connected to for" in str(driven.lane().trouble)
     driven.machine.closed(driven.attempts[0], server_error(b"E_BAD_TOPIC x"), driven.now)
     driven.serve()
     assert len(driven.reports("refused")) == 1

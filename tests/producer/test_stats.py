@@ -17,7 +17,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotFoundError,
 )
-from nsq_ha.producer import machine as machine_module
+from nsq_ha.producer import topics as topics_module
 from nsq_ha.producer.state import Topic
 from nsq_ha.producer.statistics import producer_troubles
 from nsq_ha.stats import ProducerPartition, ProducerStats
@@ -140,7 +140,7 @@ async def test_a_publish_that_times_out_is_uncertain(stage: Stage) -> None:
 
 
 async def test_the_counts_of_a_forgotten_topic_stay(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_module, "FORGET_INTERVAL", 0.1)
+    monkeypatch.setattr(topics_module, "FORGET_INTERVAL", 0.1)
     async with stage.producer(idle_timeout=1.0) as producer:
         await producer.publish(TOPIC, b"x")
         await eventually(lambda: not producer.stats().partitions)
