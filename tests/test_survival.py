@@ -19,7 +19,7 @@ from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.engine.tcp import TcpStream
 from nsq_ha.policy import timing
 from nsq_ha.producer import shell
-from nsq_ha.producer.machine import Machine
+from nsq_ha.producer.machine import ProducerMachine
 from nsq_ha.producer.silence import Silence
 from nsq_ha.producer.topics import Topics
 from nsq_ha.protocol import ClientProtocol, Command, Ready
@@ -56,8 +56,8 @@ PRODUCER: Final[dict[str, tuple[object, str]]] = {
     "an open connection": (Silence, "opened"),
     "encoding": (shell, "encode_pub"),
     "writing": (connection.Connection, "write_publishes"),
-    "a run of answers": (Machine, "stored"),
-    "what is due": (Machine, "tick"),
+    "a run of answers": (ProducerMachine, "stored"),
+    "what is due": (ProducerMachine, "tick"),
 }
 CONSUMER: Final[dict[str, tuple[object, str]]] = {
     **BOTH,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from nsq_ha.producer.state import Request
+from nsq_ha.producer.state import PublishRequest
 
 
 class Standing(enum.Enum):
@@ -111,7 +111,7 @@ STEPS: Final[Mapping[tuple[Standing, LaneEvent], LaneStep]] = MappingProxyType(
 """Maps standing and event to the next step; a missing pair cannot happen."""
 
 
-def standing_of(request: Request) -> Standing:
+def standing_of(request: PublishRequest) -> Standing:
     """Return the standing of a publish."""
     if request.conn is not None:
         return Standing.ORPHANED if request.is_over else Standing.SENT

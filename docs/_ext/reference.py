@@ -273,9 +273,9 @@ def spark_options_table() -> str:
 
 def connection_states() -> str:
     """Return what may happen in each state of a connection, and where it leads."""
-    meanings = attribute_docs(state.State)
+    meanings = attribute_docs(state.ConnectionState)
     rows = []
-    for here in state.State:
+    for here in state.ConnectionState:
         after = {event: to for (at, event), to in state.TRANSITIONS.items() if at is here}
         sends = [_step(event, to, here) for event, to in after.items() if event.name.startswith("SEND_")]
         comes = [_step(event, to, here) for event, to in after.items() if event.name.startswith("RECV_")]
@@ -283,7 +283,7 @@ def connection_states() -> str:
     return table(("State", "Meaning", "May be sent", "May arrive"), rows, widths="20 24 26 30")
 
 
-def _step(event: state.Input, to: state.State, here: state.State) -> str:
+def _step(event: state.Input, to: state.ConnectionState, here: state.ConnectionState) -> str:
     name = event.name.partition("_")[2]
     return name if to is here else f"{name} → {to.name}"
 

@@ -6,46 +6,46 @@ from typing import NamedTuple
 
 from nsq_ha.errors import NsqError
 from nsq_ha.policy.timing import Warned
-from nsq_ha.producer.state import Conn, Lane, Topic
+from nsq_ha.producer.state import Lane, ProducerConn, ProducerTopic
 
 
-class Open(NamedTuple):
+class OpenConnection(NamedTuple):
     """Open a connection."""
 
-    conn: Conn
+    conn: ProducerConn
 
 
-class Close(NamedTuple):
+class CloseConnection(NamedTuple):
     """End a connection, or the attempt to open it."""
 
-    conn: Conn
+    conn: ProducerConn
     reason: NsqError
 
 
-class Check(NamedTuple):
+class CheckChannels(NamedTuple):
     """Make sure that a partition has the channels of the others, before a connection is used for it."""
 
     lane: Lane
-    conn: Conn
+    conn: ProducerConn
 
 
 class LookUp(NamedTuple):
     """Look a topic up: soon, if what is known is old, often, or no longer often."""
 
-    topic: Topic
+    topic: ProducerTopic
     how: str
 
 
-class Forget(NamedTuple):
+class ForgetTopic(NamedTuple):
     """Stop looking a topic up: nobody uses it."""
 
-    topic: Topic
+    topic: ProducerTopic
 
 
-class Repartitioned(NamedTuple):
+class KeysMove(NamedTuple):
     """Keys move to other partitions."""
 
-    topic: Topic
+    topic: ProducerTopic
     before: int
     after: int
 
@@ -64,8 +64,8 @@ class Report(NamedTuple):
     what: str
     lane: Lane
     error: NsqError | None = None
-    conn: Conn | None = None
+    conn: ProducerConn | None = None
     outage: Warned | None = None
 
 
-Action = Open | Close | Check | LookUp | Forget | Repartitioned | Report
+Action = OpenConnection | CloseConnection | CheckChannels | LookUp | ForgetTopic | KeysMove | Report

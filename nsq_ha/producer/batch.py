@@ -20,7 +20,7 @@ from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.policy.sharding import Key, lane_key
 from nsq_ha.producer.messages import CheckedMessage, check_accepted, check_message, compressing, in_context
 from nsq_ha.producer.requests import plain_mpub, rich_mpub, single_pub
-from nsq_ha.producer.state import Gate, Request
+from nsq_ha.producer.state import Gate, PublishRequest
 
 if TYPE_CHECKING:
     from nsq_ha.options.config import ProducerConfig
@@ -58,7 +58,7 @@ class Part(NamedTuple):
         positions: Positions of its messages in the batch.
     """
 
-    request: Request
+    request: PublishRequest
     positions: Sequence[int]
 
 
@@ -178,7 +178,7 @@ class BatchPlan:
 
     def _part(self, chunk: _Chunk, partition: int | None, limit: float) -> Part:
         messages = chunk.messages
-        request: Request
+        request: PublishRequest
         if chunk.used > self._alone_above:  # it fits into no batch
             request = single_pub(self.topic, messages[0], limit, time.time_ns())
         elif chunk.kind == "plain":
@@ -302,7 +302,7 @@ class BatchCall:
         raise failed from reason
 
 
-async def _outcome(request: Request) -> Sequence[Receipt | PublishError]:
+async def _outcome(request: PublishRequest) -> Sequence[Receipt | PublishError]:
     try:
         receipts: list[Receipt] = await request.ticket
     except PublishError as error:

@@ -19,10 +19,10 @@ from nsq_ha.policy.liveness import STALLED_AFTER
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.policy.topology import Node
-from nsq_ha.producer.actions import Check, Close, LookUp, Open, Report
+from nsq_ha.producer.actions import CheckChannels, CloseConnection, LookUp, OpenConnection, Report
 from nsq_ha.producer.lanes import Lanes
 from nsq_ha.producer.reasons import no_leader
-from nsq_ha.producer.state import Conn, Lane, Nsqd, Request, Step
+from nsq_ha.producer.state import ConnectionStep, Lane, NsqdHealth, ProducerConn, PublishRequest
 
 MOVE_GRACE: Final = 0.2
 """Seconds that the former leader has to answer, once a lookup names another one."""
@@ -41,7 +41,7 @@ class Connections(Lanes):
 
     def __init__(self, config: ProducerConfig, chance: Callable[[], float]) -> None:
         super().__init__(config, chance)
-        self.conns: dict[Conn, None] = {}
+        self.conns: dict[ProducerConn, None] = {}
 
     # ------------------------------------------------------------ opening
 
@@ -56,14 +56,14 @@ class Connections(Lanes):
             return
         nsqd = self.nsqds.get(node.address)
         if nsqd is None:
-            nsqd = self.nsqds[node.address] = Nsqd(node)
+            nsqd = self.nsqds[node.address] = NsqdHealth(node)
         is_shared = node.is_plain or nsqd.unshared >= self._config.connections_per_nsqd
         conn = nsqd.shared if is_shared else None
         if conn is None:
             if now < nsqd.retry_at:
                 self.wake(nsqd.retry_at)
                 return
-            conn = self._open(Conn(nsqd, node, now, is_shared=is_shared), now)
+            conn = self._open(ProducerConn(nsqd, node, now, is_shared=is_shared), now)
             if is_shared:
                 nsqd.shared = conn
             else:
@@ -72,7 +72,7 @@ class Connections(Lanes):
         conn.lanes[lane] = None
         conn.leaving.pop(lane, None)
         self.actions.append(LookUp(lane.topic, "if old"))  # if the node is gone, the lookup names another one
-        self.actions.append(Check(lane, conn))
+        self.actions.append(CheckChannels(lane, conn))
 
     def _miss_leader(self, lane: Lane, now: float) -> None:
         if now < lane.retry_at:
@@ -91,19 +91,19 @@ class Connections(Lanes):
         """Return the seconds to wait after so many failures in a row."""
         return delay_after(self._config.backoff, failures, self._chance)
 
-    def _open(self, conn: Conn, now: float) -> Conn:
+    def _open(self, conn: ProducerConn, now: float) -> ProducerConn:
         self.wake(now + STALLED_AFTER)
         self.conns[conn] = None
-        self.actions.append(Open(conn))
+        self.actions.append(OpenConnection(conn))
         return conn
 
-    def checked(self, lane: Lane, conn: Conn, error: NsqError | None, now: float) -> None:
-        """Take the outcome of a :class:`Check`; with an error, nsqd does not lead the partition yet."""
+    def checked(self, lane: Lane, conn: ProducerConn, error: NsqError | None, now: float) -> None:
+        """Take the outcome of a :class:`CheckChannels`; with an error, nsqd does not lead the partition yet."""
         if lane.opening is not conn:
             return
         if error is None:
             lane.is_checked = True
-            if conn.step is Step.OPEN:
+            if conn.step is ConnectionStep.OPEN:
                 self._use(lane, conn, now)
             return
         lane.opening = None
@@ -111,7 +111,7 @@ class Connections(Lanes):
         self._close_unused(conn, error, now)
         self._cannot_use(lane, error, now)
 
-    def start(self, conn: Conn, now: float) -> None:
+    def start(self, conn: ProducerConn, now: float) -> None:
         """Use a connection that is open, for the lanes that wait for it or in place of another one."""
         if conn.replaces is not None:
             self.renew(conn.replaces, now)
@@ -120,7 +120,7 @@ class Connections(Lanes):
                 self._use(lane, conn, now)
         self.wake(now)
 
-    def _use(self, lane: Lane, conn: Conn, now: float) -> None:
+    def _use(self, lane: Lane, conn: ProducerConn, now: float) -> None:
         lane.conn, lane.opening = conn, None
         lane.failures, lane.retry_at = 0, -math.inf
         lane.shared = [Receipt(lane.topic.name, lane.number, conn.node.address)]
@@ -135,7 +135,7 @@ class Connections(Lanes):
 
     # ------------------------------------------------------------ the end of a connection
 
-    def closed(self, conn: Conn, error: NsqError, now: float, *, is_fault: bool = True) -> None:
+    def closed(self, conn: ProducerConn, error: NsqError, now: float, *, is_fault: bool = True) -> None:
         """Take the end of a connection, or of the attempt to open it.
 
         Args:
@@ -144,8 +144,8 @@ class Connections(Lanes):
             now: The time.
             is_fault: Whether nsqd gets a pause before the next attempt.
         """
-        was, conn.step = conn.step, Step.CLOSED
-        if was is Step.CLOSED:
+        was, conn.step = conn.step, ConnectionStep.CLOSED
+        if was is ConnectionStep.CLOSED:
             return
         del self.conns[conn]
         if conn.asks is not None:
@@ -153,7 +153,7 @@ class Connections(Lanes):
         is_replacement = conn.replaces is not None
         self._disown(conn, now)
         if is_fault and not is_replacement:
-            self._failed(conn.nsqd, now, is_opening=was is Step.OPENING)
+            self._failed(conn.nsqd, now, is_opening=was is ConnectionStep.OPENING)
         lanes = list(conn.lanes)
         conn.lanes.clear()
         lost = self._take_back(conn, error, is_read=conn.is_read)
@@ -166,7 +166,7 @@ class Connections(Lanes):
             if lane.is_needed:
                 self.connect(lane, now)
 
-    def _unlink(self, lane: Lane, conn: Conn, error: NsqError) -> None:
+    def _unlink(self, lane: Lane, conn: ProducerConn, error: NsqError) -> None:
         """Take a connection that has ended from a lane."""
         if lane.conn is conn:
             lane.conn = None
@@ -177,7 +177,7 @@ class Connections(Lanes):
             if isinstance(error, ServerError):
                 self.actions.append(Report("refused", lane, error, conn))
 
-    def _disown(self, conn: Conn, now: float) -> None:
+    def _disown(self, conn: ProducerConn, now: float) -> None:
         """Forget who leads to a connection that has ended."""
         nsqd, successor, before = conn.nsqd, conn.successor, conn.replaces
         if before is not None:  # it was to replace another one
@@ -194,7 +194,7 @@ class Connections(Lanes):
         for probe in [each for each in self.conns if each.asks is conn]:
             self.drop(probe, ConnectionLostError("the question is over"), now)
 
-    def _failed(self, nsqd: Nsqd, now: float, *, is_opening: bool) -> None:
+    def _failed(self, nsqd: NsqdHealth, now: float, *, is_opening: bool) -> None:
         """Record a failure of an nsqd; those of several connections before one pause count as one."""
         if now >= nsqd.retry_at:
             nsqd.failures += 1
@@ -204,9 +204,9 @@ class Connections(Lanes):
             nsqd.is_suspect = True
             nsqd.probed(now)
 
-    def _take_back(self, conn: Conn, error: NsqError, *, is_read: bool, only: Lane | None = None) -> list[Lane]:
+    def _take_back(self, conn: ProducerConn, error: NsqError, *, is_read: bool, only: Lane | None = None) -> list[Lane]:
         """Take back what is unanswered, in doubt if nsqd may have read it; return the lanes that got something."""
-        lost: dict[Lane, list[Request]] = {}
+        lost: dict[Lane, list[PublishRequest]] = {}
         for request in conn.own():
             lane = request.lane
             if lane is None or (only is not None and lane is not only):
@@ -231,13 +231,13 @@ class Connections(Lanes):
             lane.again(requests)
         return list(lost)
 
-    def drop(self, conn: Conn, reason: NsqError, now: float, *, is_fault: bool = True) -> None:
+    def drop(self, conn: ProducerConn, reason: NsqError, now: float, *, is_fault: bool = True) -> None:
         """End a connection."""
-        if conn.step is not Step.CLOSED:
-            self.actions.append(Close(conn, reason))
+        if conn.step is not ConnectionStep.CLOSED:
+            self.actions.append(CloseConnection(conn, reason))
             self.closed(conn, reason, now, is_fault=is_fault)
 
-    def _close_unused(self, conn: Conn, reason: NsqError, now: float) -> None:
+    def _close_unused(self, conn: ProducerConn, reason: NsqError, now: float) -> None:
         """Close a connection that no lane uses or waits for."""
         if not conn.lanes and not conn.leaving:
             self.drop(conn, reason, now, is_fault=False)
@@ -258,7 +258,7 @@ class Connections(Lanes):
         else:
             self._close_unused(conn, reason, now)
 
-    def settle(self, conn: Conn, now: float) -> None:
+    def settle(self, conn: ProducerConn, now: float) -> None:
         """Let go of the lanes that have left a connection and got their answers, or whose time is over."""
         reason = another_leads(conn)
         for lane, until in list(conn.leaving.items()):
@@ -273,7 +273,7 @@ class Connections(Lanes):
 
     # ------------------------------------------------------------ connections with a limited lifetime
 
-    def renew(self, conn: Conn, now: float) -> None:
+    def renew(self, conn: ProducerConn, now: float) -> None:
         """Replace a connection to which nsqd can write for a limited time only."""
         lifetime = conn.lifetime
         if lifetime is None:
@@ -289,7 +289,7 @@ class Connections(Lanes):
             self.drop(conn, ConnectionLostError("closed the idle connection"), now, is_fault=False)
             return
         successor = conn.successor
-        is_replaced = successor is not None and successor.step is Step.OPEN
+        is_replaced = successor is not None and successor.step is ConnectionStep.OPEN
         # The order in which nsqd reads from two connections is unknown, so the other one waits for these answers.
         conn.is_draining = is_replaced or phase is not Phase.DUE
         if phase is Phase.STALE or (conn.is_draining and not conn.owes() and (is_replaced or successor is None)):
@@ -299,14 +299,16 @@ class Connections(Lanes):
                 self.wake(conn.renew_at)
                 return
             conn.nsqd.unshared += not conn.is_shared
-            conn.successor = self._open(Conn(conn.nsqd, conn.node, now, is_shared=conn.is_shared, replaces=conn), now)
+            conn.successor = self._open(
+                ProducerConn(conn.nsqd, conn.node, now, is_shared=conn.is_shared, replaces=conn), now
+            )
 
-    def _expire_conn(self, conn: Conn, now: float) -> None:
+    def _expire_conn(self, conn: ProducerConn, now: float) -> None:
         """Close a connection over which nothing more arrives, or go on with the one that replaces it."""
         reason = ConnectionLostError(f"{conn.node.address} can no longer write to this connection")
         successor = conn.successor
         must_probe = [lane for lane in conn.lanes if conn.owes(lane)]
-        if successor is not None and successor.step is Step.OPEN:
+        if successor is not None and successor.step is ConnectionStep.OPEN:
             self.switch(conn, successor, now)
         else:
             self.drop(conn, reason, now, is_fault=False)
@@ -314,7 +316,7 @@ class Connections(Lanes):
             self.pause(lane, now)
             self.trouble(lane, reason, now)
 
-    def switch(self, before: Conn, conn: Conn, now: float) -> None:
+    def switch(self, before: ProducerConn, conn: ProducerConn, now: float) -> None:
         """Use a connection in place of another one to the same nsqd."""
         before.successor = conn.replaces = None
         if before.is_shared and before.nsqd.shared is before:
@@ -325,7 +327,7 @@ class Connections(Lanes):
             conn.lanes[lane] = None
             if lane.opening is before:
                 lane.opening, lane.is_checked = conn, False
-                self.actions.append(Check(lane, conn))
+                self.actions.append(CheckChannels(lane, conn))
             else:
                 lane.conn = conn
                 self.dirty[lane] = None
@@ -361,6 +363,6 @@ class Connections(Lanes):
             self.connect(lane, now)
 
 
-def another_leads(conn: Conn) -> ConnectionLostError:
+def another_leads(conn: ProducerConn) -> ConnectionLostError:
     """Return why a connection is left."""
     return ConnectionLostError(f"closed the connection to {conn.node.address}: another node leads now")

@@ -26,7 +26,7 @@ from nsq_ha.policy.plain_topology import explained
 from nsq_ha.policy.sharding import Key, hasher, partition_of
 from nsq_ha.producer.actions import Action, LookUp, Report
 from nsq_ha.producer.reasons import late, wrapped
-from nsq_ha.producer.state import FIRST_PROBE, Conn, Gate, Lane, Nsqd, Request, Topic
+from nsq_ha.producer.state import FIRST_PROBE, Gate, Lane, NsqdHealth, ProducerConn, ProducerTopic, PublishRequest
 
 NEEDS_PARTITIONS: Final = (
     "key= and partition= need the partitioned server: plain nsqd has no partitions and no order. Publish without them"
@@ -58,11 +58,11 @@ class Lanes:
         self._config, self._chance = config, chance
         self._retries = config.on_unreachable == "retry"
         self._hash = hasher(config.sharding)
-        self.topics: dict[str, Topic] = {}
-        self.nsqds: dict[str, Nsqd] = {}
-        self.pending: dict[float, dict[Request, None]] = {}
+        self.topics: dict[str, ProducerTopic] = {}
+        self.nsqds: dict[str, NsqdHealth] = {}
+        self.pending: dict[float, dict[PublishRequest, None]] = {}
         self.dirty: dict[Lane, None] = {}
-        self.finished: list[Request] = []
+        self.finished: list[PublishRequest] = []
         self.actions: list[Action] = []
         self.wake_at: float = math.inf
 
@@ -74,13 +74,13 @@ class Lanes:
         """Connect to the leader of a lane, if it is known and it is time."""
         raise NotImplementedError
 
-    def all_pending(self) -> Iterator[Request]:
+    def all_pending(self) -> Iterator[PublishRequest]:
         """Yield what has not ended. Any thread may ask."""
         return (request for group in tuple(self.pending.values()) for request in tuple(group))
 
     # ------------------------------------------------------------ publishing
 
-    def publish(self, request: Request, now: float) -> bool:
+    def publish(self, request: PublishRequest, now: float) -> bool:
         """Take a new request; return whether to write now. Else more may follow, and the answers wake the rest."""
         topic, limit = self.topics[request.topic], request.limit
         request.deadline = deadline = now + limit
@@ -108,7 +108,7 @@ class Lanes:
             return True
         return self.place(topic, request, now)
 
-    def place(self, topic: Topic, request: Request, now: float, lane: Lane | None = None) -> bool:
+    def place(self, topic: ProducerTopic, request: PublishRequest, now: float, lane: Lane | None = None) -> bool:
         """Queue a request in a lane: in the one that it names, or in any; return whether to write now."""
         if lane is None:
             try:
@@ -132,7 +132,7 @@ class Lanes:
             return True
         return not lane.conn.sent
 
-    def bound_to(self, topic: Topic, key: Key | None, partition: int | None) -> int | None:
+    def bound_to(self, topic: ProducerTopic, key: Key | None, partition: int | None) -> int | None:
         """Return the only partition that a message may go to. None if it may go to any.
 
         Raises:
@@ -157,7 +157,7 @@ class Lanes:
             )
         return partition
 
-    def admit(self, topic: Topic, now: float) -> None:
+    def admit(self, topic: ProducerTopic, now: float) -> None:
         """Queue what waits for the topic, up to the next large batch."""
         while topic.gate is None and topic.waiting and topic.names_partitions:
             request, _ = topic.waiting.popitem(last=False)
@@ -177,7 +177,7 @@ class Lanes:
             self.admit(topic, now)
 
     @staticmethod
-    def choose_path(topic: Topic) -> None:
+    def choose_path(topic: ProducerTopic) -> None:
         """Decide whether a publish without a key needs more than the next route."""
         meta = None if topic.view is None else topic.view.meta
         topic.is_quick = (
@@ -186,7 +186,7 @@ class Lanes:
 
     # ------------------------------------------------------------ the choice of a partition
 
-    def _any_lane(self, topic: Topic, now: float, avoid: Lane | None = None) -> Lane:
+    def _any_lane(self, topic: ProducerTopic, now: float, avoid: Lane | None = None) -> Lane:
         """Choose a lane by turns: a healthy one, else any that has a leader; at times one that may be well again."""
         topic.turn += 1
         routes = topic.routes if avoid is None else [lane for lane in topic.routes if lane is not avoid]
@@ -200,7 +200,7 @@ class Lanes:
             return chosen
         return self._pick(topic, healthy)
 
-    def _pick(self, topic: Topic, lanes: list[Lane]) -> Lane:
+    def _pick(self, topic: ProducerTopic, lanes: list[Lane]) -> Lane:
         """Return the one whose turn it is; by load, the next one if that is less loaded.
 
         Two are compared, not all: a partition that looks idle because it refuses quickly must not attract every
@@ -211,7 +211,7 @@ class Lanes:
             return second
         return first
 
-    def nsqd_of(self, lane: Lane) -> Nsqd | None:
+    def nsqd_of(self, lane: Lane) -> NsqdHealth | None:
         """Return the nsqd that leads a lane. None if none does, or if nothing is known of it."""
         return None if lane.node is None else self.nsqds.get(lane.node.address)
 
@@ -260,7 +260,7 @@ class Lanes:
         lane.outage.failed(now)
         self.actions.append(Report("failed", lane, error, lane.conn, lane.outage.warning(now)))
 
-    def look_up(self, topic: Topic) -> None:
+    def look_up(self, topic: ProducerTopic) -> None:
         """Look a topic up often exactly while somebody waits for a change."""
         is_wanted = bool(topic.waiting or topic.callers) and not topic.names_partitions
         is_wanted |= any(lane.trouble and lane.conn is None and lane.is_needed for lane in topic.lanes.values())
@@ -292,7 +292,9 @@ class Lanes:
 
     # ------------------------------------------------------------ ends
 
-    def end(self, request: Request, error: Exception | None = None, receipts: list[Receipt] | None = None) -> None:
+    def end(
+        self, request: PublishRequest, error: Exception | None = None, receipts: list[Receipt] | None = None
+    ) -> None:
         """End a request for its caller; if it is unanswered, it keeps its keys, and its place among the answers."""
         if request.is_over:
             return
@@ -306,7 +308,7 @@ class Lanes:
         request.receipts = receipts
         self.finished.append(request)
 
-    def cancel(self, request: Request, now: float) -> None:
+    def cancel(self, request: PublishRequest, now: float) -> None:
         """Forget a request whose caller is gone; what was not written is never sent."""
         if not request.is_over:
             self._forget(request)
@@ -315,7 +317,7 @@ class Lanes:
         if isinstance(request, Gate):
             self.leave_gate(request, now)
 
-    def _forget(self, request: Request) -> None:
+    def _forget(self, request: PublishRequest) -> None:
         request.is_over = True
         del self.pending[request.limit][request]
         lane = request.lane
@@ -328,7 +330,7 @@ class Lanes:
             if request.keys:
                 self.release(lane, request)
 
-    def release(self, lane: Lane, request: Request) -> None:
+    def release(self, lane: Lane, request: PublishRequest) -> None:
         """Give the keys of a request to the next ones."""
         lane.release(request)
         if lane.ready:
@@ -354,12 +356,12 @@ class Lanes:
             else:
                 del self.pending[limit]
 
-    def fail_waiting(self, topic: Topic, error: NsqError) -> None:
+    def fail_waiting(self, topic: ProducerTopic, error: NsqError) -> None:
         """Fail all that waits for a topic."""
         for request in list(topic.waiting):
             self.end(request, error)
 
 
-def is_stalled(conn: Conn, now: float) -> bool:
+def is_stalled(conn: ProducerConn, now: float) -> bool:
     """Return whether a connection has answered nothing for long, though something is unanswered."""
     return bool(conn.sent) and now >= stalled_at(conn.since, conn.sent[0].size)

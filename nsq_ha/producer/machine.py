@@ -2,10 +2,10 @@
 
 Inputs are method calls with the time. Outputs are four attributes that the owner drains after each input:
 
-* ``dirty``: lanes that may be written; call :meth:`Machine.take` for each.
+* ``dirty``: lanes that may be written; call :meth:`ProducerMachine.take` for each.
 * ``finished``: requests that have ended.
 * ``actions``: what else to do, see ``producer.actions``.
-* ``wake_at``: when to call :meth:`Machine.tick`.
+* ``wake_at``: when to call :meth:`ProducerMachine.tick`.
 
 It is one object in five parts, each of which knows those before it: ``producer.lanes`` says where a publish goes and
 when it ends, ``producer.connections`` when a connection is opened and left, ``producer.silence`` what follows if no
@@ -22,8 +22,8 @@ from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, Se
 from nsq_ha.message import Receipt
 from nsq_ha.policy.liveness import PROMPT_REFUSAL, STALLED_AFTER
 from nsq_ha.policy.permission import RENEWABLE, renews
-from nsq_ha.producer.actions import Close, Report
-from nsq_ha.producer.state import Conn, Lane, Request, Step
+from nsq_ha.producer.actions import CloseConnection, Report
+from nsq_ha.producer.state import ConnectionStep, Lane, ProducerConn, PublishRequest
 from nsq_ha.producer.topics import Topics
 from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.refusals import FINAL, refuses_publish
@@ -34,15 +34,15 @@ _CHUNK: Final = 64
 _LARGE: Final = 64 * 1024
 """Bytes of a publish after which a write ends, so that a full socket has cut the last one of it."""
 
-_OPEN: Final = Step.OPEN
+_OPEN: Final = ConnectionStep.OPEN
 
 
-class Machine(Topics):
+class ProducerMachine(Topics):
     """The machine of one producer."""
 
     # ------------------------------------------------------------ writing
 
-    def take(self, lane: Lane, now: float) -> list[Request]:
+    def take(self, lane: Lane, now: float) -> list[PublishRequest]:
         """Return the requests of a lane to write now to its connection, in this order; the owner writes them."""
         conn, ready = lane.conn, lane.ready
         if conn is None or not ready or now < lane.paused_until:
@@ -69,27 +69,27 @@ class Machine(Topics):
         conn.last_used = lane.last_used = now
         return taken
 
-    def full(self, conn: Conn, *, is_cut: bool) -> None:
+    def full(self, conn: ProducerConn, *, is_cut: bool) -> None:
         """Take that the socket has no space; perhaps the last write was not sent to its end."""
         conn.is_full = True
         conn.cut = conn.sent[-1] if is_cut and conn.sent else None
         self._starve(conn)
 
-    def writable(self, conn: Conn) -> None:
+    def writable(self, conn: ProducerConn) -> None:
         """Take that the socket has space again."""
         conn.is_full, conn.cut = False, None
         self._feed(conn)
 
-    def _starve(self, conn: Conn) -> None:
+    def _starve(self, conn: ProducerConn) -> None:
         conn.starved.update(dict.fromkeys(lane for lane in conn.lanes if lane.ready))
 
-    def _feed(self, conn: Conn) -> None:
+    def _feed(self, conn: ProducerConn) -> None:
         self.dirty.update(conn.starved)
         conn.starved.clear()
 
     # ------------------------------------------------------------ answers
 
-    def stored(self, conn: Conn, count: int, now: float) -> None:
+    def stored(self, conn: ProducerConn, count: int, now: float) -> None:
         """Take ``count`` answers that are all ``OK``, the usual case."""
         sent, finished = conn.sent, self.finished
         for _ in range(count):
@@ -117,7 +117,7 @@ class Machine(Topics):
         if conn.starved or conn.nsqd.failures or conn.is_doubted or conn.is_draining or conn.leaving or conn.asks:
             self._after_answers(conn, now, works=True)
 
-    def answered(self, conn: Conn, answers: Sequence[bytes | ServerError], now: float) -> None:
+    def answered(self, conn: ProducerConn, answers: Sequence[bytes | ServerError], now: float) -> None:
         """Take other answers."""
         for answer in answers:
             if conn.step is not _OPEN:
@@ -129,7 +129,7 @@ class Machine(Topics):
             last = answers[-1]
             self._after_answers(conn, now, works=not (isinstance(last, ServerError) and last.retriable))
 
-    def _after_answers(self, conn: Conn, now: float, *, works: bool) -> None:
+    def _after_answers(self, conn: ProducerConn, now: float, *, works: bool) -> None:
         if conn.asks is not None:
             self.answered_elsewhere(conn, conn.asks, works=works, now=now)
             return
@@ -142,7 +142,7 @@ class Machine(Topics):
         if conn.is_draining:
             self.wake(now)
 
-    def _answered(self, conn: Conn, request: Request, answer: bytes | ServerError, now: float) -> None:
+    def _answered(self, conn: ProducerConn, request: PublishRequest, answer: bytes | ServerError, now: float) -> None:
         orphaned = conn.orphans.pop(request, None)
         lane: Lane = request.lane if orphaned is None else orphaned  # type: ignore[assignment]  # as above
         if isinstance(answer, ServerError):
@@ -172,7 +172,7 @@ class Machine(Topics):
             self._recovered(lane, request.sent_at, now)
 
     def _let_go(
-        self, lane: Lane, request: Request, error: NsqError | None, receipts: list[Receipt] | None = None
+        self, lane: Lane, request: PublishRequest, error: NsqError | None, receipts: list[Receipt] | None = None
     ) -> None:
         """End a request that was answered, or release its keys if its caller is gone."""
         if request.is_over:
@@ -192,7 +192,7 @@ class Machine(Topics):
         if lane.ready:
             self.dirty[lane] = None
 
-    def _refused(self, conn: Conn, lane: Lane, request: Request, error: ServerError, now: float) -> None:
+    def _refused(self, conn: ProducerConn, lane: Lane, request: PublishRequest, error: ServerError, now: float) -> None:
         self.actions.append(Report("refused", lane, error, conn))
         code, is_understood = error.code, refuses_publish(error)
         request.conn = None
@@ -236,8 +236,8 @@ class Machine(Topics):
         for request in list(self.all_pending()):
             self.end(request, error)
         for conn in list(self.conns):
-            conn.step = Step.CLOSED
-            self.actions.append(Close(conn, error))
+            conn.step = ConnectionStep.CLOSED
+            self.actions.append(CloseConnection(conn, error))
             self.actions.extend(Report("disconnected", lane, error, conn) for lane in conn.lanes if lane.conn is conn)
         self.conns.clear()
         self.dirty.clear()

@@ -30,7 +30,7 @@ from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, si
 from nsq_ha.producer.messages import KEY_TYPES, check_defer, check_message, compressing
 from nsq_ha.producer.requests import PubRequest, single_pub
 from nsq_ha.producer.shell import ProducerShell
-from nsq_ha.producer.state import Request
+from nsq_ha.producer.state import PublishRequest
 from nsq_ha.producer.statistics import producer_stats, producer_troubles, unready
 from nsq_ha.stats import ProducerStats
 
@@ -237,7 +237,7 @@ class Producer(SingleUseClient):
         shell = self._shell
         if shell is None or not self._is_open or get_running_loop() is not shell.loop:
             shell = self._check_open()
-        request: Request
+        request: PublishRequest
         if (
             trace_id is None
             and partition is None
@@ -285,7 +285,7 @@ class Producer(SingleUseClient):
             span.returns(receipts)
             return receipts[0]
 
-    async def _published(self, shell: ProducerShell, request: Request) -> list[Receipt]:
+    async def _published(self, shell: ProducerShell, request: PublishRequest) -> list[Receipt]:
         """Publish a request; return what the leader answers."""
         shell.use(request.topic)
         try:

@@ -10,10 +10,10 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotFoundError,
 )
-from nsq_ha.producer.state import Lane, Request, Step, Topic
+from nsq_ha.producer.state import ConnectionStep, Lane, ProducerTopic, PublishRequest
 
 
-def wrapped(request: Request, error: Exception) -> PublishError:
+def wrapped(request: PublishRequest, error: Exception) -> PublishError:
     """Return the error of a publish that failed because of ``error``; it says what is known of the message."""
     lane = request.lane
     if lane is None:
@@ -32,7 +32,7 @@ def wrapped(request: Request, error: Exception) -> PublishError:
     return failed
 
 
-def late(request: Request, topic: Topic) -> NsqError:
+def late(request: PublishRequest, topic: ProducerTopic) -> NsqError:
     """Return why a publish has not ended in time."""
     lane = request.lane
     if lane is None:
@@ -44,7 +44,7 @@ def late(request: Request, topic: Topic) -> NsqError:
         return lane.trouble
     if request.conn is not None:
         return ResponseTimeoutError(f"{leader_name(lane)} did not answer in time")
-    if lane.opening is not None and lane.opening.step is Step.OPENING:
+    if lane.opening is not None and lane.opening.step is ConnectionStep.OPENING:
         return ResponseTimeoutError(f"connecting to {lane.opening.node.address} was not complete in time")
     if lane.conn is None:
         return ResponseTimeoutError(f"there was no connection to {leader_name(lane)} in time")
@@ -70,7 +70,7 @@ def no_leader(lane: Lane) -> NoLeaderError:
     return NoLeaderError(f"{lane.name} has no leader that accepts writes now{cause}")
 
 
-def topic_trouble(topic: Topic) -> NsqError | None:
+def topic_trouble(topic: ProducerTopic) -> NsqError | None:
     """Return why no partition can be chosen. None if one can."""
     view = topic.view
     if topic.names_partitions:
@@ -88,7 +88,7 @@ def topic_trouble(topic: Topic) -> NsqError | None:
     )
 
 
-def unknown(topic: Topic) -> TopicNotFoundError:
+def unknown(topic: ProducerTopic) -> TopicNotFoundError:
     """Return the error of a topic that no nsqlookupd knows."""
     if topic.view is not None and topic.view.is_plain:
         return TopicNotFoundError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.engine.observe import Observer, PartitionReports
 from nsq_ha.errors import NsqError, ServerError
-from nsq_ha.producer.state import Conn, Lane, Topic
+from nsq_ha.producer.state import Lane, ProducerConn, ProducerTopic
 
 if TYPE_CHECKING:
     from nsq_ha.policy.timing import Warned
@@ -25,7 +25,9 @@ class Reports:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
 
-    def report(self, what: str, lane: Lane, error: NsqError | None, conn: Conn | None, outage: Warned | None) -> None:
+    def report(
+        self, what: str, lane: Lane, error: NsqError | None, conn: ProducerConn | None, outage: Warned | None
+    ) -> None:
         """Tell what has happened to a lane, see :class:`~nsq_ha.producer.actions.Report`."""
         to = self._of(lane)
         if what == "failed":
@@ -44,7 +46,7 @@ class Reports:
         elif what == "closing":
             log.warning("%s: %s", lane.name, error)
 
-    def repartitioned(self, topic: Topic, before: int, after: int) -> None:
+    def repartitioned(self, topic: ProducerTopic, before: int, after: int) -> None:
         """Tell that keys move."""
         log.warning("%s: the number of partitions changed from %d to %d, so keys move", topic.name, before, after)
 
@@ -72,7 +74,7 @@ class Reports:
         )
         self._of(lane).stalled(outage, error)
 
-    def _recovered(self, lane: Lane, conn: Conn | None, outage: Warned | None) -> None:
+    def _recovered(self, lane: Lane, conn: ProducerConn | None, outage: Warned | None) -> None:
         """Log the end of an outage that was warned about."""
         if outage is None:
             return
@@ -87,7 +89,7 @@ class Reports:
         self._of(lane).recovered(outage)
 
 
-def _name(conn: Conn) -> str:
+def _name(conn: ProducerConn) -> str:
     return conn.node.address if conn.handle is None else str(conn.handle.name)
 
 

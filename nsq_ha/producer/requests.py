@@ -10,7 +10,7 @@ from nsq_ha.base.redaction import excerpt
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Receipt
 from nsq_ha.producer.messages import CheckedMessage, check_accepted, in_context
-from nsq_ha.producer.state import Request
+from nsq_ha.producer.state import PublishRequest
 from nsq_ha.protocol import decode_traced
 from nsq_ha.protocol.encoding import (
     GATHERED_BYTES,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _NO_CONTEXT: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class PubRequest(Request, eq=False, kw_only=True):
+class PubRequest(PublishRequest, eq=False, kw_only=True):
     """One message.
 
     Attributes:
@@ -79,7 +79,7 @@ class PubRequest(Request, eq=False, kw_only=True):
         return [Receipt(self.topic, partition, nsqd, self.attempts, *stored)]
 
 
-class MpubRequest(Request, eq=False, kw_only=True):
+class MpubRequest(PublishRequest, eq=False, kw_only=True):
     """Many messages of one kind: all plain, all traced, or all with headers.
 
     Attributes:
@@ -179,7 +179,7 @@ def _check_ok(answer: bytes, command: str) -> None:
         raise RemoteProtocolError(f"the answer to {command} must be OK, not {excerpt(answer)}")
 
 
-def encode_run(topic: str, partition: int | None, requests: Sequence[Request]) -> bytes | list[bytes]:
+def encode_run(topic: str, partition: int | None, requests: Sequence[PublishRequest]) -> bytes | list[bytes]:
     """Return the bytes of one or more requests; if bodies are large, as parts to send one after another.
 
     A run of plain PUBs takes a third of the time of others.

@@ -24,12 +24,21 @@ from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.loops import Alarm
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, ConnectionLostError, NoLeaderError, NsqError, ServerError
-from nsq_ha.producer.actions import Action, Check, Close, Forget, LookUp, Open, Repartitioned, Report
-from nsq_ha.producer.machine import Machine
+from nsq_ha.producer.actions import (
+    Action,
+    CheckChannels,
+    CloseConnection,
+    ForgetTopic,
+    KeysMove,
+    LookUp,
+    OpenConnection,
+    Report,
+)
+from nsq_ha.producer.machine import ProducerMachine
 from nsq_ha.producer.reasons import unknown
 from nsq_ha.producer.reports import Reports
 from nsq_ha.producer.requests import encode_run
-from nsq_ha.producer.state import Conn, Lane, Request, Step, Topic
+from nsq_ha.producer.state import ConnectionStep, Lane, ProducerConn, ProducerTopic, PublishRequest
 from nsq_ha.producer.topics import UNKNOWN_TOPIC_PATIENCE
 from nsq_ha.protocol.encoding import GATHERED_BYTES, encode_pub
 
@@ -65,7 +74,7 @@ class ProducerShell:
     """
 
     def __init__(self, config: ProducerConfig, lookups: Lookups, observer: observe.Observer) -> None:
-        self.machine: Machine = Machine(config, random.random)
+        self.machine: ProducerMachine = ProducerMachine(config, random.random)
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.clock: Callable[[], float] = self.loop.time
         self.new_future: Callable[[], asyncio.Future[Any]] = self.loop.create_future
@@ -78,12 +87,12 @@ class ProducerShell:
         self._reports = Reports(observer)
         self._approach = Approach()
         self._acts: dict[type[Action], Callable[..., object]] = {
-            Check: self._check,
-            Close: self._close,
-            Forget: self._forget,
+            CheckChannels: self._check,
+            CloseConnection: self._close,
+            ForgetTopic: self._forget,
             LookUp: self._look_up,
-            Open: self._open,
-            Repartitioned: self._reports.repartitioned,
+            OpenConnection: self._open,
+            KeysMove: self._reports.repartitioned,
             Report: self._reports.report,
         }
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,7 +102,7 @@ class ProducerShell:
 
     # ------------------------------------------------------------ callers
 
-    def use(self, name: str) -> Topic:
+    def use(self, name: str) -> ProducerTopic:
         """Return a topic; look it up from now on.
 
         Raises:
@@ -109,7 +118,7 @@ class ProducerShell:
                 self._viewed(topic, watch.view)
         return topic
 
-    def publish(self, request: Request) -> asyncio.Future[Any]:
+    def publish(self, request: PublishRequest) -> asyncio.Future[Any]:
         """Give a request to the machine; return its ticket, which :meth:`let_go` gives back."""
         request.ticket = ticket = self.new_future()
         if self.machine.publish(request, self.clock()):
@@ -119,7 +128,7 @@ class ProducerShell:
             self.drain_soon()
         return ticket
 
-    def let_go(self, request: Request) -> None:
+    def let_go(self, request: PublishRequest) -> None:
         """Take that a caller has stopped waiting, for any reason."""
         ticket = request.ticket
         if not ticket.cancel() and not ticket.cancelled():
@@ -137,7 +146,7 @@ class ProducerShell:
         """
         machine, began = self.machine, self.clock()
         topics = [self.use(name) for name in names]
-        lanes: dict[Topic, list[Lane]] = {}
+        lanes: dict[ProducerTopic, list[Lane]] = {}
         for topic in topics:
             topic.callers += 1
         try:
@@ -228,22 +237,22 @@ class ProducerShell:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _open(self, conn: Conn) -> None:
+    def _open(self, conn: ProducerConn) -> None:
         conn.handle = self._start(self._connect(conn), "nsq_ha producer connects")
 
     @staticmethod
-    def _close(conn: Conn, reason: NsqError) -> None:
+    def _close(conn: ProducerConn, reason: NsqError) -> None:
         if isinstance(conn.handle, Connection):
             conn.handle.abort(reason)
         elif conn.handle is not None:
             conn.handle.cancel()
 
-    def _forget(self, topic: Topic) -> None:
+    def _forget(self, topic: ProducerTopic) -> None:
         self._look_up(topic, "rarely")
         if self.watches.pop(topic.name, None) is not None:
             self._lookups.unwatch(topic.name)
 
-    def _look_up(self, topic: Topic, how: str) -> None:
+    def _look_up(self, topic: ProducerTopic, how: str) -> None:
         watch = self.watches.get(topic.name)
         if watch is None:
             return
@@ -256,7 +265,7 @@ class ProducerShell:
         elif stack := self._looked_up.pop(topic.name, None):
             stack.close()
 
-    def _check(self, lane: Lane, conn: Conn) -> None:
+    def _check(self, lane: Lane, conn: ProducerConn) -> None:
         watch = self.watches.get(lane.topic.name)
         siblings, view = (None, None) if watch is None else (watch.siblings, watch.view)
         check = None if siblings is None or view is None else siblings.check(lane.number, conn.node, view)
@@ -277,14 +286,14 @@ class ProducerShell:
 
     # ------------------------------------------------------------ connections
 
-    async def _connect(self, conn: Conn) -> None:
+    async def _connect(self, conn: ProducerConn) -> None:
         """Open a connection, in its turn."""
         callbacks = Callbacks(
             partial(self._lost, conn), answers=partial(self._answers, conn), stored=partial(self._stored, conn)
         )
         try:
             handle = await self._approach.open(conn.node, lambda: Connection.open(self._config, conn.node, callbacks))
-            if conn.step is Step.CLOSED:
+            if conn.step is ConnectionStep.CLOSED:
                 handle.abort(ConnectionLostError("no longer needed"))
                 return
             conn.handle, conn.lifetime = handle, handle.lifetime
@@ -293,12 +302,12 @@ class ProducerShell:
                 lane: Any = request.lane
                 handle.write_publishes(encode_run(request.topic, lane.number_on_wire, [request]), 1)
         except (Exception, asyncio.CancelledError) as error:
-            if conn.step is Step.CLOSED or not is_foreign(error):
+            if conn.step is ConnectionStep.CLOSED or not is_foreign(error):
                 raise
             self._failed(conn, error)
         self.drain()
 
-    def _failed(self, conn: Conn, error: BaseException) -> None:
+    def _failed(self, conn: ProducerConn, error: BaseException) -> None:
         """End a connection, or the attempt to open it, after any error."""
         if not isinstance(error, NsqError):
             report_unexpected(log, conn.node.address, error)
@@ -308,7 +317,7 @@ class ProducerShell:
         else:
             self.machine.closed(conn, error, self.clock())
 
-    def _stored(self, conn: Conn, count: int) -> None:
+    def _stored(self, conn: ProducerConn, count: int) -> None:
         """Take answers that are all ``OK``; resume the callers, so that their next publishes leave in one write."""
         machine, loop = self.machine, self.loop
         machine.stored(conn, count, loop.time())
@@ -321,7 +330,7 @@ class ProducerShell:
         if machine.dirty or machine.actions or machine.finished or machine.wake_at < self._alarm.at:
             self.drain()
 
-    def _resume(self, finished: Sequence[Request]) -> None:
+    def _resume(self, finished: Sequence[PublishRequest]) -> None:
         waiting = []
         for request in finished:
             ticket = request.ticket
@@ -338,21 +347,21 @@ class ProducerShell:
         finally:
             self.is_held = False
 
-    def _answers(self, conn: Conn, answers: list[bytes | ServerError]) -> None:
+    def _answers(self, conn: ProducerConn, answers: list[bytes | ServerError]) -> None:
         self.machine.answered(conn, answers, self.clock())
         self.drain()
 
-    def _lost(self, conn: Conn, error: NsqError) -> None:
+    def _lost(self, conn: ProducerConn, error: NsqError) -> None:
         self.machine.closed(conn, error, self.clock())
         self.drain()
 
-    def _resumed(self, conn: Conn) -> None:
+    def _resumed(self, conn: ProducerConn) -> None:
         self.machine.writable(conn)
         self.drain()
 
     # ------------------------------------------------------------ lookups and time
 
-    def _viewed(self, topic: Topic, view: TopicView) -> None:
+    def _viewed(self, topic: ProducerTopic, view: TopicView) -> None:
         try:
             self._ask_lookups(topic)
             self.machine.viewed(topic, view, self.clock())
@@ -361,13 +370,13 @@ class ProducerShell:
             self.machine.wake(self.clock() + _AFTER_AN_ERROR)
         self.drain()
 
-    def _unwatched(self, topic: Topic, error: ClosedError) -> None:
+    def _unwatched(self, topic: ProducerTopic, error: ClosedError) -> None:
         """Take that the lookups have ended."""
         if self.machine.topics.get(topic.name) is topic:
             self.machine.fail_waiting(topic, error)
             self.drain()
 
-    def _ask_lookups(self, topic: Topic) -> None:
+    def _ask_lookups(self, topic: ProducerTopic) -> None:
         watch = self.watches.get(topic.name)
         if watch is not None:
             topic.lookup_error, topic.lookupds = watch.error, watch.lookupds
@@ -403,7 +412,7 @@ class ProducerShell:
             await handle.ended()
 
 
-def _settle(request: Request) -> None:
+def _settle(request: PublishRequest) -> None:
     """Give the caller its outcome."""
     ticket: asyncio.Future[list[Receipt]] = request.ticket
     if request.error is None:

@@ -15,7 +15,7 @@ from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, STALLED_AFTER, st
 from nsq_ha.producer.actions import LookUp, Report
 from nsq_ha.producer.connections import Connections
 from nsq_ha.producer.reasons import leader_name
-from nsq_ha.producer.state import Conn, Lane, Request, Step
+from nsq_ha.producer.state import ConnectionStep, Lane, ProducerConn, PublishRequest
 
 _ASK_GRACE: Final = 0.25
 """Seconds that a silent connection has to answer after all, once the leader has answered over another one."""
@@ -30,9 +30,9 @@ _REFRESHED_EVERY: Final = 1.0
 class Silence(Connections):
     """Decides what follows from silence."""
 
-    def watch(self, conn: Conn, now: float) -> None:
+    def watch(self, conn: ProducerConn, now: float) -> None:
         """Look after a connection."""
-        if conn.step is Step.OPENING:
+        if conn.step is ConnectionStep.OPENING:
             self.slow(conn, now)
         elif conn.sent:
             self.look(conn, now)
@@ -42,12 +42,12 @@ class Silence(Connections):
                 self.wake(idle_at)
             elif not any(lane.is_needed for lane in conn.lanes):
                 self.drop(conn, ConnectionLostError("closed the idle connection"), now, is_fault=False)
-        if conn.step is Step.OPEN and conn.leaving:
+        if conn.step is ConnectionStep.OPEN and conn.leaving:
             self.settle(conn, now)
-        if conn.step is Step.OPEN:
+        if conn.step is ConnectionStep.OPEN:
             self.renew(conn, now)
 
-    def look(self, conn: Conn, now: float) -> None:
+    def look(self, conn: ProducerConn, now: float) -> None:
         """Decide what follows from the silence of a connection over which answers are due."""
         if conn.grace_until <= now:
             text = f"{conn.node.address} answers over another connection, but not over this one"
@@ -75,14 +75,14 @@ class Silence(Connections):
             if silence >= DOUBTED_AFTER:
                 self._doubt(conn, reason, now)
 
-    def _leave_silent(self, conn: Conn, reason: NsqError, now: float, *, is_fault: bool) -> list[Lane]:
+    def _leave_silent(self, conn: ProducerConn, reason: NsqError, now: float, *, is_fault: bool) -> list[Lane]:
         """Close a connection, and report it; return the lanes that used it."""
         lanes = [lane for lane in conn.lanes if lane.conn is conn]
         self.actions.extend(Report("closing", lane, reason, conn) for lane in lanes)
         self.drop(conn, reason, now, is_fault=is_fault)
         return lanes
 
-    def _stalled(self, conn: Conn, now: float) -> None:
+    def _stalled(self, conn: ProducerConn, now: float) -> None:
         """Prefer other partitions. The leader may be frozen, or wait for a frozen follower.
 
         Publishes bound to this partition stay unanswered: all sent to the same live leader again, they would be stored
@@ -103,7 +103,7 @@ class Silence(Connections):
             for lane in lanes:
                 self.move(lane, now)
 
-    def _doubt(self, conn: Conn, reason: NsqError, now: float) -> None:
+    def _doubt(self, conn: ProducerConn, reason: NsqError, now: float) -> None:
         """Ask over another connection whether the leader answers, or just leave this one if nobody waits."""
         conn.is_doubted = True
         if not conn.is_awaited:
@@ -118,20 +118,20 @@ class Silence(Connections):
             and not any(each.asks is conn for each in self.conns)
         ):
             conn.nsqd.ask_at = now + ASKED_EVERY
-            self._open(Conn(conn.nsqd, conn.node, now, asks=conn), now)
+            self._open(ProducerConn(conn.nsqd, conn.node, now, asks=conn), now)
 
-    def opened(self, conn: Conn, now: float) -> list[Request]:
+    def opened(self, conn: ProducerConn, now: float) -> list[PublishRequest]:
         """Take that a connection is open. Return what to write to it at once, if it only asks."""
-        if conn.step is not Step.OPENING:
+        if conn.step is not ConnectionStep.OPENING:
             return []
-        conn.step, conn.since, conn.opened_at = Step.OPEN, now, now
+        conn.step, conn.since, conn.opened_at = ConnectionStep.OPEN, now, now
         conn.nsqd.is_suspect = False
         silent = conn.asks
         if silent is None:
             self.start(conn, now)
             return []
         awaited = [request for request in silent.own() if not request.is_over]
-        if silent.step is not Step.OPEN or not silent.is_doubted or not awaited:
+        if silent.step is not ConnectionStep.OPEN or not silent.is_doubted or not awaited:
             self.drop(conn, ConnectionLostError("the question is over"), now)
             return []
         request = min(awaited, key=lambda each: each.attempts)  # the oldest of these
@@ -144,14 +144,14 @@ class Silence(Connections):
         self.wake(now + ASKED_EVERY)
         return [request]
 
-    def answered_elsewhere(self, conn: Conn, silent: Conn, *, works: bool, now: float) -> None:
+    def answered_elsewhere(self, conn: ProducerConn, silent: ProducerConn, *, works: bool, now: float) -> None:
         """Take that nsqd has answered a question: if it works, the silent connection gets a moment."""
-        if works and silent.step is Step.OPEN and silent.is_doubted:
+        if works and silent.step is ConnectionStep.OPEN and silent.is_doubted:
             silent.grace_until = now + _ASK_GRACE
             self.wake(silent.grace_until)
         self.drop(conn, ConnectionLostError("the question is over"), now)
 
-    def slow(self, conn: Conn, now: float) -> None:
+    def slow(self, conn: ProducerConn, now: float) -> None:
         """Move what may be published elsewhere while a connection is being opened for long."""
         if not self._retries or conn.asks is not None or conn.replaces is not None:
             return

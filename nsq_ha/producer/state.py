@@ -49,14 +49,14 @@ class PublishCounts(msgspec.Struct):
         for name, count in msgspec.structs.asdict(other).items():
             setattr(self, name, getattr(self, name) + count)
 
-    def failure(self, request: Request) -> None:
+    def failure(self, request: PublishRequest) -> None:
         """Count the messages of a publish that failed."""
         self.failed += request.count
         if request.maybe_stored:
             self.uncertain += request.count
 
 
-class Request(msgspec.Struct, eq=False, kw_only=True):
+class PublishRequest(msgspec.Struct, eq=False, kw_only=True):
     """A publish: one command of one or of many messages. ``producer.requests`` encodes it.
 
     Attributes:
@@ -103,7 +103,7 @@ class Request(msgspec.Struct, eq=False, kw_only=True):
     began_ns: int = 0
     deadline: float = 0.0
     lane: Lane | None = None
-    conn: Conn | None = None
+    conn: ProducerConn | None = None
     blocked: int = 0
     attempts: int = 0
     sent_at: float = 0.0
@@ -137,13 +137,13 @@ class Request(msgspec.Struct, eq=False, kw_only=True):
         raise NotImplementedError
 
 
-class Gate(Request, eq=False, kw_only=True):
+class Gate(PublishRequest, eq=False, kw_only=True):
     """Keeps a large batch's place in a topic; it ends without receipts when the batch may be queued, part by part."""
 
     needs_check: bool = True
 
 
-class Step(enum.Enum):
+class ConnectionStep(enum.Enum):
     """How far a connection is."""
 
     OPENING = enum.auto()
@@ -152,7 +152,7 @@ class Step(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Nsqd:
+class NsqdHealth:
     """One nsqd, and its health.
 
     Attributes:
@@ -167,7 +167,7 @@ class Nsqd:
     """
 
     node: Node
-    shared: Conn | None = None
+    shared: ProducerConn | None = None
     unshared: int = 0
     failures: int = 0
     retry_at: float = -math.inf
@@ -188,7 +188,7 @@ class Nsqd:
 
 
 @dataclass(slots=True, eq=False)
-class Conn:
+class ProducerConn:
     """One connection, from the decision to open it to its end.
 
     Attributes:
@@ -219,18 +219,18 @@ class Conn:
         refresh_at: When to look its topics up again.
     """
 
-    nsqd: Nsqd
+    nsqd: NsqdHealth
     node: Node
     since: float
     is_shared: bool = False
-    asks: Conn | None = None
-    replaces: Conn | None = None
-    step: Step = Step.OPENING
+    asks: ProducerConn | None = None
+    replaces: ProducerConn | None = None
+    step: ConnectionStep = ConnectionStep.OPENING
     handle: Any = None
     lanes: dict[Lane, None] = field(default_factory=dict)
     leaving: dict[Lane, float] = field(default_factory=dict)
-    sent: deque[Request] = field(default_factory=deque)
-    orphans: dict[Request, Lane] = field(default_factory=dict)
+    sent: deque[PublishRequest] = field(default_factory=deque)
+    orphans: dict[PublishRequest, Lane] = field(default_factory=dict)
     starved: dict[Lane, None] = field(default_factory=dict)
     opened_at: float = -math.inf
     last_used: float = -math.inf
@@ -238,14 +238,14 @@ class Conn:
     is_full: bool = False
     is_draining: bool = False
     is_read: bool = True
-    cut: Request | None = None
+    cut: PublishRequest | None = None
     lifetime: Lifetime | None = None
-    successor: Conn | None = None
+    successor: ProducerConn | None = None
     renew_at: float = -math.inf
     grace_until: float = math.inf
     refresh_at: float = -math.inf
 
-    def own(self) -> list[Request]:
+    def own(self) -> list[PublishRequest]:
         """Return what is unanswered here and was not written again, each once, in its order."""
         return [request for request in dict.fromkeys(self.sent) if request.conn is self]
 
@@ -258,7 +258,7 @@ class Conn:
         """Whether the caller of an unanswered publish waits."""
         return any(request.conn is self and not request.is_over for request in self.sent)
 
-    def orphan(self, request: Request, lane: Lane) -> None:
+    def orphan(self, request: PublishRequest, lane: Lane) -> None:
         """Record that what is unanswered here is written again, or is stored already."""
         self.orphans[request] = lane
         request.conn = None
@@ -296,14 +296,14 @@ class Lane:
         handle: The owner's.
     """
 
-    topic: Topic
+    topic: ProducerTopic
     number: int
     node: Node | None = None
     number_on_wire: int | None = None
-    conn: Conn | None = None
-    opening: Conn | None = None
-    ready: OrderedDict[Request, None] = field(default_factory=OrderedDict)
-    keys: dict[Hashable, OrderedDict[Request, None] | None] = field(default_factory=dict)
+    conn: ProducerConn | None = None
+    opening: ProducerConn | None = None
+    ready: OrderedDict[PublishRequest, None] = field(default_factory=OrderedDict)
+    keys: dict[Hashable, OrderedDict[PublishRequest, None] | None] = field(default_factory=dict)
     refusals: int = 0
     paused_until: float = -math.inf
     failures: int = 0
@@ -338,7 +338,7 @@ class Lane:
         conn = self.conn
         return len(self.ready) + (0 if conn is None else len(conn.sent))
 
-    def line_up(self, request: Request) -> None:
+    def line_up(self, request: PublishRequest) -> None:
         """Queue a request of which at least one key is taken: behind the holders of its keys."""
         keys = self.keys
         for key in request.keys:
@@ -351,7 +351,7 @@ class Lane:
             queue[request] = None
             request.blocked += 1
 
-    def release(self, request: Request) -> None:
+    def release(self, request: PublishRequest) -> None:
         """Take a request out, if it is still here, and give its keys to the next ones."""
         keys, ready = self.keys, self.ready
         for key in request.keys:
@@ -366,13 +366,13 @@ class Lane:
                 if not following.blocked:
                     ready[following] = None
 
-    def again(self, requests: Iterable[Request]) -> None:
+    def again(self, requests: Iterable[PublishRequest]) -> None:
         """Put requests back at the front, in their order."""
         for request in reversed(list(requests)):
             self.ready[request] = None
             self.ready.move_to_end(request, last=False)
 
-    def unwritten(self) -> list[Request]:
+    def unwritten(self) -> list[PublishRequest]:
         """Return what is not written: what may be, and what waits for a key."""
         found = dict(self.ready)
         for queue in self.keys.values():
@@ -381,7 +381,7 @@ class Lane:
 
 
 @dataclass(slots=True, eq=False)
-class Topic:
+class ProducerTopic:
     """One topic.
 
     Attributes:
@@ -414,7 +414,7 @@ class Topic:
     lanes: dict[int, Lane] = field(default_factory=dict)
     routes: list[Lane] = field(default_factory=list)
     turn: int = 0
-    waiting: OrderedDict[Request, None] = field(default_factory=OrderedDict)
+    waiting: OrderedDict[PublishRequest, None] = field(default_factory=OrderedDict)
     gate: Gate | None = None
     callers: int = 0
     unsent: PublishCounts = field(default_factory=PublishCounts)

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from nsq_ha.engine.connection import Connection
 from nsq_ha.policy.health import Trouble
 from nsq_ha.producer.reasons import topic_trouble
-from nsq_ha.producer.state import Lane, PublishCounts, Topic
+from nsq_ha.producer.state import Lane, ProducerTopic, PublishCounts
 from nsq_ha.stats import PartitionState, ProducerPartition, ProducerStats
 
 if TYPE_CHECKING:
@@ -122,13 +122,13 @@ def producer_troubles(shell: ProducerShell | None, silence: LookupdOutage | None
     return [*lookups.values(), *found]
 
 
-def _is_still_connected(topic: Topic) -> bool:
+def _is_still_connected(topic: ProducerTopic) -> bool:
     """Return whether an nsqd of a plain cluster that is not listed any more takes publishes over its connection."""
     is_plain = topic.view is not None and topic.view.is_plain
     return is_plain and any(lane.conn is not None for lane in tuple(topic.lanes.values()))
 
 
-def _why_absent(topic: Topic) -> str:
+def _why_absent(topic: ProducerTopic) -> str:
     reason = topic_trouble(topic)
     if reason is not None:
         return str(reason)

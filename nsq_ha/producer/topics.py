@@ -11,10 +11,10 @@ from nsq_ha.options.config import ProducerConfig
 from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.lookup_pace import partition_delay
 from nsq_ha.policy.topology import TopicView
-from nsq_ha.producer.actions import Forget, Repartitioned
+from nsq_ha.producer.actions import ForgetTopic, KeysMove
 from nsq_ha.producer.reasons import unknown
 from nsq_ha.producer.silence import Silence
-from nsq_ha.producer.state import LONGEST_PROBE, Lane, PublishCounts, Topic
+from nsq_ha.producer.state import LONGEST_PROBE, Lane, ProducerTopic, PublishCounts
 
 UNKNOWN_KEPT: Final = 10.0
 """Seconds for which an unknown topic is looked up; if it is created in that time, it is found at once."""
@@ -42,18 +42,18 @@ class Topics(Silence):
         self._partition_delay = partition_delay(config.lookup_interval)
         self._forget_at = math.inf
 
-    def topic(self, name: str, now: float) -> Topic:
+    def topic(self, name: str, now: float) -> ProducerTopic:
         """Return a topic that is published to from now on; :meth:`viewed` says what is known of it."""
         topic = self.topics.get(name)
         if topic is None:
-            topic = self.topics[name] = Topic(name, now)
+            topic = self.topics[name] = ProducerTopic(name, now)
             self._forget_at = min(self._forget_at, now + FORGET_INTERVAL)
             self.wake(self._forget_at)
         return topic
 
     # ------------------------------------------------------------ the topic
 
-    def viewed(self, topic: Topic, view: TopicView, now: float) -> None:
+    def viewed(self, topic: ProducerTopic, view: TopicView, now: float) -> None:
         """Take the newest view of a topic."""
         topic.view, topic.names_partitions = view, view.partition_num > 0
         self._count(topic, view, now)
@@ -72,7 +72,7 @@ class Topics(Silence):
         self.admit(topic, now)
         self.look_up(topic)
 
-    def _count(self, topic: Topic, view: TopicView, now: float) -> None:
+    def _count(self, topic: ProducerTopic, view: TopicView, now: float) -> None:
         """Take the number of partitions in a view."""
         if view.meta is None:
             if not view.exists:  # a topic that is created again is a new one: nothing in it can be out of order
@@ -84,7 +84,7 @@ class Topics(Silence):
         if not topic.count.used:
             topic.count.take(now)
 
-    def _route(self, topic: Topic) -> None:
+    def _route(self, topic: ProducerTopic) -> None:
         """Find the partitions that publishes without a key may go to."""
         view = topic.view
         if view is None or view.meta is None:
@@ -96,7 +96,7 @@ class Topics(Silence):
             topic.by_load = self._by_load or (not view.meta.is_partitioned and len(topic.routes) > 1)
         self.choose_path(topic)
 
-    def prepare(self, topic: Topic, now: float) -> list[Lane]:
+    def prepare(self, topic: ProducerTopic, now: float) -> list[Lane]:
         """Connect to the leaders of all partitions, though nothing is published; none if they are not known yet.
 
         The owner calls :meth:`prepared` when its caller waits no more.
@@ -131,12 +131,12 @@ class Topics(Silence):
                     self._forget_topic(topic, now)
         self.wake(self._forget_at)
 
-    def _tend(self, topic: Topic, now: float) -> None:
+    def _tend(self, topic: ProducerTopic, now: float) -> None:
         if topic.count.is_pending:
             before = topic.count.used
             change = topic.count.take(now)
             if change is not None and topic.view is not None and not topic.view.is_plain:
-                self.actions.append(Repartitioned(topic, *change))
+                self.actions.append(KeysMove(topic, *change))
             if topic.count.used != before:
                 self._route(topic)
             self.wake(topic.count.due_at)
@@ -153,7 +153,7 @@ class Topics(Silence):
                 self.dirty[lane] = None
         self.look_up(topic)
 
-    def _look_at_unknown(self, topic: Topic, now: float) -> None:
+    def _look_at_unknown(self, topic: ProducerTopic, now: float) -> None:
         """Fail what has waited for a topic that no nsqlookupd knows."""
         if not topic.is_unknown:
             return
@@ -164,7 +164,7 @@ class Topics(Silence):
                 break
             self.end(request, unknown(topic))
 
-    def _is_unused(self, topic: Topic, now: float) -> bool:
+    def _is_unused(self, topic: ProducerTopic, now: float) -> bool:
         """Return whether to forget a topic because nobody publishes to it; its number of partitions is not changing."""
         if topic.waiting or topic.gate is not None or topic.callers or topic.count.is_pending:
             return False
@@ -177,7 +177,7 @@ class Topics(Silence):
             lane.is_needed or lane.keys or (lane.conn is not None and lane.conn.owes(lane)) for lane in lanes
         )
 
-    def _forget_topic(self, topic: Topic, now: float) -> None:
+    def _forget_topic(self, topic: ProducerTopic, now: float) -> None:
         del self.topics[topic.name]
         self.past.add(topic.unsent)
         for lane in topic.lanes.values():
@@ -186,4 +186,4 @@ class Topics(Silence):
         for address, nsqd in list(self.nsqds.items()):
             if nsqd.shared is None and not nsqd.unshared and now - nsqd.retry_at > 10 * LONGEST_PROBE:
                 del self.nsqds[address]
-        self.actions.append(Forget(topic))
+        self.actions.append(ForgetTopic(topic))

@@ -37,7 +37,7 @@ from nsq_ha.protocol.frames import (
 from nsq_ha.protocol.identify import Upgrade
 from nsq_ha.protocol.messages import DamagedMessage, Layout, Reader, damage_of, reader_for
 from nsq_ha.protocol.refusals import NEVER_ANSWERS, read_error
-from nsq_ha.protocol.state import ANSWERED, PUBLISHING, SENDS, Input, Request, State, advance, is_answer
+from nsq_ha.protocol.state import ANSWERED, PUBLISHING, SENDS, ConnectionState, Input, Request, advance, is_answer
 
 _PUBLISH: Final = Request.PUBLISH  # reading a member from its enum is not free
 _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
@@ -46,7 +46,7 @@ _OK_RUN: Final = 32
 OK_RUNS: Final = MappingProxyType({_OK_FRAME * count: count for count in range(1, 129)})
 """How many answers to publishes a read is that has nothing else: the usual case."""
 _OK_FRAMES: Final = _OK_FRAME * _OK_RUN
-_CLOSED: Final = State.CLOSED  # needed for each read
+_CLOSED: Final = ConnectionState.CLOSED  # needed for each read
 _BULKY_BYTES: Final = 2048  # above it, a second copy of a body costs more than a memoryview
 
 
@@ -95,7 +95,7 @@ class ClientProtocol:
     """
 
     def __init__(self, *, max_frame_bytes: int) -> None:
-        self.state: State = State.NEW
+        self.state: ConnectionState = ConnectionState.NEW
         self.awaiting: int = 0
         self.received: Received = Received()
         self._largest = max_frame_bytes
@@ -129,7 +129,7 @@ class ClientProtocol:
         if request is Request.SUBSCRIBE and self._source is None:
             raise LocalProtocolError("call subscribe_to() with source and layout before you send a subscription")
         data = command.encode()
-        if self.state is State.NEW:
+        if self.state is ConnectionState.NEW:
             data = MAGIC + data
         self.state = following
         if request is not None:
@@ -180,7 +180,7 @@ class ClientProtocol:
         self._check_idle()
         trailing = self.take_trailing()
         if trailing and upgrade == "tls":
-            self.state = State.CLOSED
+            self.state = ConnectionState.CLOSED
             raise RemoteProtocolError(
                 f"{len(trailing)} bytes arrived in plain text after the answer to IDENTIFY, before TLS began: "
                 "someone between this client and nsqd may have injected them"
@@ -256,7 +256,7 @@ class ClientProtocol:
         if self._held or (not position and len(tail) + len(data) < self._needed):
             tail += data
             if self._held and len(tail) > self._largest:
-                self.state = State.CLOSED
+                self.state = ConnectionState.CLOSED
                 raise RemoteProtocolError(f"more than {self._largest} bytes arrived before the next layer was set up")
             return received
         try:
@@ -271,7 +271,7 @@ class ClientProtocol:
                 data = bytes(data)
             position = self._parse(data, received, position)
         except RemoteProtocolError:
-            self.state = State.CLOSED
+            self.state = ConnectionState.CLOSED
             raise
         if position < len(data):
             self._tail += memoryview(data)[position:]

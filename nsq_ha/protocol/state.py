@@ -25,7 +25,7 @@ from nsq_ha.protocol import commands
 from nsq_ha.protocol.frames import CLOSE_WAIT, OK
 
 
-class State(enum.Enum):
+class ConnectionState(enum.Enum):
     """Where a connection stands; the values are for errors. Only ``CLOSED`` is final."""
 
     NEW = "before IDENTIFY"
@@ -90,13 +90,13 @@ class Request(enum.Enum):
     CLOSE = enum.auto()
 
 
-_S = State
+_S = ConnectionState
 _I = Input
-_OPEN: Final = tuple(state for state in State if state not in (_S.NEW, _S.CLOSED))
+_OPEN: Final = tuple(state for state in ConnectionState if state not in (_S.NEW, _S.CLOSED))
 _CONSUMING: Final = (_S.SUBSCRIBED, _S.DRAINING)
 _WORKING: Final = (_S.READY, _S.SUBSCRIBING, *_CONSUMING)
 
-TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[tuple[ConnectionState, Input], ConnectionState]] = MappingProxyType(
     {
         (_S.NEW, _I.SEND_IDENTIFY): _S.IDENTIFYING,
         (_S.IDENTIFYING, _I.RECV_IDENTITY): _S.READY,
@@ -126,16 +126,16 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = MappingProxyType(
             (state, _I.RECV_REFUSAL): _S.CLOSED
             for state in (_S.IDENTIFYING, _S.UPGRADING, _S.AUTHENTICATING, _S.SUBSCRIBING, _S.DRAINING)
         },
-        **{(state, _I.RECV_EOF): _S.CLOSED for state in State},
+        **{(state, _I.RECV_EOF): _S.CLOSED for state in ConnectionState},
     }
 )
 """Maps state and input to the next state; missing pairs are forbidden."""
 
-PUBLISHING: Final = tuple(state for state in State if TRANSITIONS.get((state, Input.SEND_PUBLISH)) is state)
+PUBLISHING: Final = tuple(state for state in ConnectionState if TRANSITIONS.get((state, Input.SEND_PUBLISH)) is state)
 """States in which a publish is allowed and changes nothing; using the table would double the cost of a publish."""
 
 
-def advance(state: State, event: Input) -> State:
+def advance(state: ConnectionState, event: Input) -> ConnectionState:
     """Return the state after ``event``.
 
     Raises:

@@ -9,15 +9,15 @@ from nsq_ha.errors import RemoteProtocolError, server_error
 from nsq_ha.message import Receipt
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.producer.actions import Action, Check, Close, Open, Report
-from nsq_ha.producer.machine import Machine
-from nsq_ha.producer.state import Conn, Lane, Request
+from nsq_ha.producer.actions import Action, CheckChannels, CloseConnection, OpenConnection, Report
+from nsq_ha.producer.machine import ProducerMachine
+from nsq_ha.producer.state import Lane, ProducerConn, PublishRequest
 
 NODES = tuple(Node("h", number + 1, 0) for number in range(4))
 PLAIN = tuple(Node("h", number + 1, 0, is_plain=True) for number in range(4))
 
 
-class Pub(Request, eq=False, kw_only=True):
+class Pub(PublishRequest, eq=False, kw_only=True):
     """A publish whose answer is OK."""
 
     def decode(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
@@ -41,9 +41,9 @@ class Driven:
 
     def __init__(self, *nodes: Node, **options: Any) -> None:  # noqa: ANN401 - of a producer
         self.now = 100.0
-        self.machine = Machine(ProducerConfig(**options), lambda: 0.5)
+        self.machine = ProducerMachine(ProducerConfig(**options), lambda: 0.5)
         self.log: list[Action] = []
-        self.written: dict[Conn, list[Request]] = {}
+        self.written: dict[ProducerConn, list[PublishRequest]] = {}
         self.opens = self.checks = True
         self.lifetime: float | None = None
         self.topic = self.machine.topic("t", self.now)
@@ -78,24 +78,24 @@ class Driven:
             actions, machine.actions = machine.actions, []
             self.log += actions
             for action in actions:
-                if isinstance(action, Open) and self.opens:
+                if isinstance(action, OpenConnection) and self.opens:
                     self.open(action.conn)
-                elif isinstance(action, Check) and self.checks:
+                elif isinstance(action, CheckChannels) and self.checks:
                     machine.checked(action.lane, action.conn, None, self.now)
 
-    def open(self, conn: Conn) -> None:
+    def open(self, conn: ProducerConn) -> None:
         """Let an attempt to connect succeed."""
         if self.lifetime is not None:
             conn.lifetime = Lifetime(self.now, self.lifetime, 0.0)
         self.written.setdefault(conn, []).extend(self.machine.opened(conn, self.now))
 
-    def ok(self, conn: Conn | None, count: int = 1) -> None:
+    def ok(self, conn: ProducerConn | None, count: int = 1) -> None:
         """Let a server store what is unanswered."""
         assert conn is not None
         self.machine.stored(conn, count, self.now)
         self.serve()
 
-    def answer(self, conn: Conn | None, *answers: bytes) -> None:
+    def answer(self, conn: ProducerConn | None, *answers: bytes) -> None:
         """Let a server answer; what begins with E_ is an error."""
         assert conn is not None
         given = [server_error(each) if each.startswith(b"E_") else each for each in answers]
@@ -116,14 +116,14 @@ class Driven:
         return self.topic.lane(number)
 
     @property
-    def attempts(self) -> list[Conn]:
+    def attempts(self) -> list[ProducerConn]:
         """All attempts to connect."""
-        return [action.conn for action in self.log if isinstance(action, Open)]
+        return [action.conn for action in self.log if isinstance(action, OpenConnection)]
 
     @property
-    def closed(self) -> dict[Conn, str]:
+    def closed(self) -> dict[ProducerConn, str]:
         """The connections that the machine has ended, and why."""
-        return {action.conn: str(action.reason) for action in self.log if isinstance(action, Close)}
+        return {action.conn: str(action.reason) for action in self.log if isinstance(action, CloseConnection)}
 
     def reports(self, what: str) -> list[Report]:
         """Return what was reported."""

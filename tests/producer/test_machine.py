@@ -22,9 +22,9 @@ from nsq_ha.message import Receipt
 from nsq_ha.policy.liveness import DOUBTED_AFTER, OVERDUE_AFTER
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.producer.actions import Action, Check, Close, Open
-from nsq_ha.producer.machine import Machine
-from nsq_ha.producer.state import Conn, Gate, Lane, Request, Step
+from nsq_ha.producer.actions import Action, CheckChannels, CloseConnection, OpenConnection
+from nsq_ha.producer.machine import ProducerMachine
+from nsq_ha.producer.state import ConnectionStep, Gate, Lane, ProducerConn, PublishRequest
 from nsq_ha.protocol.refusals import FINAL
 
 LIMITS = (0.4, 3.0, 30.0)
@@ -39,7 +39,7 @@ CODES = (
 )
 
 
-class Pub(Request, eq=False, kw_only=True):
+class Pub(PublishRequest, eq=False, kw_only=True):
     number: int
 
     def decode(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
@@ -68,17 +68,17 @@ class Model(RuleBasedStateMachine):
             lookup_interval=0.5,
             auth_secret="s",
         )
-        self.machine = Machine(config, random.Random(seed).random)
+        self.machine = ProducerMachine(config, random.Random(seed).random)
         self.nodes = [Node("h", 1 + n, 0, is_plain=self.is_plain) for n in range(3)]
         self.leaders = dict(enumerate(self.nodes))
         self.topics = ("t", "u")
-        self.opening: list[Conn] = []
-        self.checks: list[Check] = []
+        self.opening: list[ProducerConn] = []
+        self.checks: list[CheckChannels] = []
         self.queue: dict[
-            Conn, list[list[Any]]
+            ProducerConn, list[list[Any]]
         ] = {}  # what each server has not answered: request, is stored, when written
         self.stored: dict[int, int] = {}
-        self.heard: dict[Conn, float] = {}
+        self.heard: dict[ProducerConn, float] = {}
         self.order: dict[object, list[int]] = {}
         self.requests: dict[int, Pub] = {}
         self.outcome: dict[int, Exception | None] = {}
@@ -116,11 +116,11 @@ class Model(RuleBasedStateMachine):
                     self.gates.append(request)
 
     def act(self, action: Action) -> None:
-        if isinstance(action, Open):
+        if isinstance(action, OpenConnection):
             self.opening.append(action.conn)
-        elif isinstance(action, Check):
+        elif isinstance(action, CheckChannels):
             self.checks.append(action)
-        elif isinstance(action, Close):
+        elif isinstance(action, CloseConnection):
             if action.conn in self.opening:
                 self.opening.remove(action.conn)
             self.queue.pop(action.conn, None)
@@ -229,23 +229,23 @@ class Model(RuleBasedStateMachine):
             self.machine.closed(conn, ConnectError("refused"), self.now)
         self.drain()
 
-    def connect(self, conn: Conn) -> None:
+    def connect(self, conn: ProducerConn) -> None:
         if self.has_lifetime:
             conn.lifetime = Lifetime(self.now, 5.0, 0.0)
         self.queue[conn] = [[request, False, self.now] for request in self.machine.opened(conn, self.now)]
-        if conn.step is not Step.OPEN:
+        if conn.step is not ConnectionStep.OPEN:
             self.queue.pop(conn, None)
 
-    def asked(self, which: int) -> Conn | None:
+    def asked(self, which: int) -> ProducerConn | None:
         conns = [conn for conn in self.queue if self.queue[conn] and self.writes(conn)]
         return conns[which % len(conns)] if conns else None
 
-    def silence(self, conn: Conn) -> float:
+    def silence(self, conn: ProducerConn) -> float:
         """Return for how long a server has left unanswered what it has."""
         queue = self.queue.get(conn)
         return self.now - max(queue[0][2], self.heard.get(conn, -math.inf)) if queue else 0.0
 
-    def writes(self, conn: Conn) -> bool:
+    def writes(self, conn: ProducerConn) -> bool:
         return conn.lifetime is None or self.now < conn.lifetime.stale_at
 
     @rule(which=st.integers(0, 9), count=st.integers(1, 5))
@@ -302,7 +302,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 9))
     def fills(self, which: int) -> None:
-        conns = [conn for conn in self.queue if conn.step is Step.OPEN]
+        conns = [conn for conn in self.queue if conn.step is ConnectionStep.OPEN]
         if conns:
             conn = conns[which % len(conns)]
             if conn.is_full:
@@ -362,7 +362,7 @@ class Model(RuleBasedStateMachine):
         for request in pending:
             assert request.deadline >= self.now - 0.01, "it should have ended"
             assert machine.wake_at <= request.deadline
-        held: dict[object, Request] = {}
+        held: dict[object, PublishRequest] = {}
         for conn, queue in self.queue.items():
             assert [entry[0] for entry in queue] == list(conn.sent), "the order of answers"
             assert self.silence(conn) < OVERDUE_AFTER + 0.5, "its connection should be closed"

@@ -19,9 +19,9 @@ from nsq_ha.errors import (
 from nsq_ha.message import Receipt
 from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, OVERDUE_AFTER, STALLED_AFTER
 from nsq_ha.policy.topology import TopicView
-from nsq_ha.producer.actions import Forget, LookUp, Repartitioned
+from nsq_ha.producer.actions import ForgetTopic, KeysMove, LookUp
 from nsq_ha.producer.lanes import EXPIRED_AT_ONCE
-from nsq_ha.producer.state import Gate, Step
+from nsq_ha.producer.state import ConnectionStep, Gate
 from nsq_ha.producer.topics import UNKNOWN_TOPIC_PATIENCE
 from tests.producer.driven import NODES, PLAIN, Driven, Pub
 
@@ -109,7 +109,7 @@ def test_an_nsqd_that_cannot_be_connected_to_is_tried_without_a_publish() -> Non
         driven.ok(good, len(good.sent))
         driven.wait(seconds)
         assert len(set(free(driven, 4))) == 1
-        if driven.attempts[-1].step is Step.OPENING:
+        if driven.attempts[-1].step is ConnectionStep.OPENING:
             driven.machine.closed(driven.attempts[-1], ConnectError("refused"), driven.now)
     assert len(driven.attempts) - attempts == 2  # after 1 and after 2 more seconds
     driven.ok(good, len(good.sent))
@@ -305,7 +305,7 @@ def test_more_partitions_are_used_after_a_delay() -> None:
     assert set(free(driven, 6)) == {0, 1}
     driven.wait(10.0)
     assert set(free(driven, 6)) == {0, 1, 2}
-    assert [action[1:] for action in driven.log if isinstance(action, Repartitioned)] == [(2, 3)]
+    assert [action[1:] for action in driven.log if isinstance(action, KeysMove)] == [(2, 3)]
     driven.view(*NODES[:3], NODES[3], partition_num=3)  # led, but not a partition yet
     assert len(driven.topic.lanes) == 3
 
@@ -320,7 +320,7 @@ def test_what_nobody_uses_is_forgotten() -> None:
     driven.wait(19.0)
     assert "t" in driven.machine.topics
     driven.wait(400.0)
-    assert [type(action) for action in driven.log].count(Forget) == 1
+    assert [type(action) for action in driven.log].count(ForgetTopic) == 1
     assert (driven.machine.topics, driven.machine.conns, driven.machine.past.published) == ({}, {}, 2)
     driven.topic = driven.machine.topic("t", driven.now)
     driven.view(NODES[1])
@@ -369,7 +369,7 @@ def test_a_refused_attempt_and_a_slow_one_are_reported() -> None:
     assert isinstance(request.error, PublishError)  # a retry cannot help
     driven.machine.closed(driven.attempts[0], ConnectError("again"), driven.now)
     driven.machine.opened(driven.attempts[0], driven.now)
-    assert driven.attempts[0].step is Step.CLOSED
+    assert driven.attempts[0].step is ConnectionStep.CLOSED
 
 
 def test_nothing_more_is_written_to_a_leader_that_is_silent_for_long() -> None:

@@ -8,7 +8,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.topology import TopicMeta, TopicView
 from nsq_ha.producer.reasons import topic_trouble, wrapped
-from nsq_ha.producer.state import Request, Topic
+from nsq_ha.producer.state import ProducerTopic, PublishRequest
 from tests.producer.driven import NODES, PLAIN, Driven
 
 TOPIC = "orders"
@@ -16,7 +16,7 @@ TOPIC = "orders"
 
 def trouble(view: TopicView | None, cause: NsqError | None = None) -> NsqError | None:
     """Return why a topic cannot be used whose lookups found ``view``."""
-    topic = Topic(TOPIC, 0.0)
+    topic = ProducerTopic(TOPIC, 0.0)
     topic.names_partitions = view is not None and view.partition_num > 0
     topic.view, topic.lookup_error, topic.lookupds = view, cause, ("http://a:1", "http://b:1")
     return topic_trouble(topic)
@@ -53,7 +53,7 @@ def test_each_reason_why_a_topic_cannot_be_used_has_its_text() -> None:
         "no nsqlookupd lists an nsqd for topic 'orders' (asked http://a:1, http://b:1): start nsqd with the option"
         " -lookupd-tcp-address; one that already runs registers again within 30 s after nsqlookupd was restarted"
     )
-    sent = wrapped(Request(topic=TOPIC, size=1, limit=1.0), down)
+    sent = wrapped(PublishRequest(topic=TOPIC, size=1, limit=1.0), down)
     assert (str(sent), sent.partition, sent.attempts, sent.maybe_stored) == (
         "publish to orders not sent: down",
         None,

@@ -18,7 +18,7 @@ from nsq_ha.errors import (
     TopicNotFoundError,
 )
 from nsq_ha.producer import topics as topics_module
-from nsq_ha.producer.state import Topic
+from nsq_ha.producer.state import ProducerTopic
 from nsq_ha.producer.statistics import producer_troubles
 from nsq_ha.stats import ProducerPartition, ProducerStats
 from tests.support.nsqd import Holding, Publish, Refusing
@@ -371,7 +371,7 @@ def test_another_thread_may_ask_while_a_lookup_ends() -> None:
     watch: Any = SimpleNamespace(
         topic=TOPIC, error=SilentError(""), failing_since=4.0, absent_since=None, leaderless_since={}
     )
-    machine = SimpleNamespace(topics={TOPIC: Topic(TOPIC, 0.0)})
+    machine = SimpleNamespace(topics={TOPIC: ProducerTopic(TOPIC, 0.0)})
     shell: Any = SimpleNamespace(machine=machine, watches={TOPIC: watch}, clock=lambda: 10.0)
     troubles = producer_troubles(shell, None)
     assert [(each.reason, each.seconds) for each in troubles] == [("no answer", 6.0)]

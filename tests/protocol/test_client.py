@@ -30,7 +30,7 @@ from nsq_ha.protocol import (
 from nsq_ha.protocol.commands import Auth, Identify, Nop, PubTrace
 from nsq_ha.protocol.compression import DeflateCodec
 from nsq_ha.protocol.encoding import MAGIC
-from nsq_ha.protocol.state import Request, State
+from nsq_ha.protocol.state import ConnectionState, Request
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,
     ID,
@@ -63,16 +63,16 @@ def refusals(received: Received) -> list[str]:
 def test_the_magic_stands_before_the_first_command() -> None:
     protocol = ClientProtocol(max_frame_bytes=LARGEST)
     assert protocol.send(Identify(b"{}")) == MAGIC + b"IDENTIFY\n\0\0\0\2{}"
-    assert (protocol.state, protocol.awaiting) == (State.IDENTIFYING, 1)
+    assert (protocol.state, protocol.awaiting) == (ConnectionState.IDENTIFYING, 1)
     assert answers(protocol.receive(response(b'{"max_rdy_count":1}'))) == ['{"max_rdy_count":1}']
-    assert (protocol.state, protocol.awaiting) == (State.READY, 0)
+    assert (protocol.state, protocol.awaiting) == (ConnectionState.READY, 0)
 
 
 def test_no_publish_is_expected_before_identify() -> None:
     protocol = ClientProtocol(max_frame_bytes=LARGEST)
     with pytest.raises(LocalProtocolError, match="cannot be sent before IDENTIFY"):
         protocol.expect_publish()
-    assert (protocol.state, protocol.awaiting) == (State.NEW, 0)
+    assert (protocol.state, protocol.awaiting) == (ConnectionState.NEW, 0)
 
 
 @pytest.mark.parametrize("command", [Nop(), Pub("t", 0, b"a"), Sub("t", "c", 0), Auth(b"s"), Ready(1)])
@@ -80,21 +80,21 @@ def test_nothing_comes_before_identify(command: Command) -> None:
     protocol = ClientProtocol(max_frame_bytes=LARGEST)
     with pytest.raises(LocalProtocolError, match="cannot be sent before IDENTIFY"):
         protocol.send(command)
-    assert (protocol.state, protocol.awaiting) == (State.NEW, 0)
+    assert (protocol.state, protocol.awaiting) == (ConnectionState.NEW, 0)
 
 
 def test_a_command_that_cannot_be_encoded_is_not_noted() -> None:
     protocol = identified()
     with pytest.raises(ConfigError):
         protocol.send(Pub("a b", 0, b"a"))
-    assert (protocol.state, protocol.awaiting) == (State.READY, 0)
+    assert (protocol.state, protocol.awaiting) == (ConnectionState.READY, 0)
 
 
 def test_a_subscription_wants_its_source_first() -> None:
     protocol = identified()
     with pytest.raises(LocalProtocolError, match="subscribe_to"):
         protocol.send(Sub("t", "c", 0))
-    assert protocol.state is State.READY
+    assert protocol.state is ConnectionState.READY
     with pytest.raises(LocalProtocolError, match="SUB cannot be sent"):
         subscribed().subscribe_to(SOURCE, Layout.PLAIN)
 
@@ -104,7 +104,7 @@ def test_every_kind_of_subscription_waits_for_its_ok(command: Command) -> None:
     protocol = identified()
     protocol.subscribe_to(SOURCE, Layout.PLAIN)
     assert protocol.send(command) == command.encode()
-    assert protocol.state is State.SUBSCRIBING
+    assert protocol.state is ConnectionState.SUBSCRIBING
     with pytest.raises(RemoteProtocolError, match="nsqd sent a message before SUB was answered"):
         protocol.receive(delivery())
 
@@ -123,7 +123,7 @@ def test_authentication() -> None:
     protocol.send(Auth(b"secret"))
     assert protocol.awaiting == 1
     assert answers(protocol.receive(response(b'{"identity":"me"}'))) == ['{"identity":"me"}']
-    assert protocol.state is State.READY
+    assert protocol.state is ConnectionState.READY
 
 
 def test_authentication_and_upgrades_wait_for_earlier_answers() -> None:
@@ -133,7 +133,7 @@ def test_authentication_and_upgrades_wait_for_earlier_answers() -> None:
         protocol.send(Auth(b"secret"))
     with pytest.raises(LocalProtocolError, match="must be answered first"):
         protocol.expect_upgrade("tls")
-    assert (protocol.state, protocol.awaiting) == (State.READY, 1)
+    assert (protocol.state, protocol.awaiting) == (ConnectionState.READY, 1)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_refused_beginning_is_the_end(command: Command, refused: bytes) -> Non
     received = protocol.receive(error(refused) + HEARTBEAT_FRAME)
     (answer,) = answers(received)
     assert answer.startswith(refused.decode().strip())
-    assert (protocol.state, protocol.awaiting, received.heartbeats) == (State.CLOSED, 0, 0)
+    assert (protocol.state, protocol.awaiting, received.heartbeats) == (ConnectionState.CLOSED, 0, 0)
     # What still comes is ignored; nothing may be sent.
     assert summary([protocol.receive(OK_FRAME)]) == ([], [], [], [], [0])
     with pytest.raises(LocalProtocolError, match="after the end of the connection"):
@@ -162,7 +162,7 @@ def test_an_error_can_be_the_answer_to_identify() -> None:
     protocol = ClientProtocol(max_frame_bytes=LARGEST)
     protocol.send(Identify(b"{}"))
     assert answers(protocol.receive(error(b"too much client connections"))) == ["too much client connections"]
-    assert protocol.state is State.CLOSED
+    assert protocol.state is ConnectionState.CLOSED
 
 
 # ---------------------------------------------------------------- layers
@@ -184,7 +184,7 @@ def test_each_upgrade_is_confirmed_inside_its_layer() -> None:
     codec = DeflateCodec()
     server = DeflateCodec()
     received = protocol.receive(OK_FRAME + server.compress(OK_FRAME + HEARTBEAT_FRAME))
-    assert (answers(received), protocol.state) == (["OK"], State.READY)
+    assert (answers(received), protocol.state) == (["OK"], ConnectionState.READY)
     trailing = protocol.expect_upgrade("deflate")  # inside TLS
     assert answers(protocol.receive(b"".join(codec.pieces(trailing)))) == ["OK"]
     assert protocol.receive(protocol.take_trailing()).heartbeats == 1
@@ -208,7 +208,7 @@ def test_nothing_that_came_before_tls_is_read_as_if_it_had_come_inside(injected:
         protocol.receive(injected)
     with pytest.raises(RemoteProtocolError, match=r"before TLS began"):
         protocol.expect_upgrade("tls")
-    assert protocol.state is State.CLOSED
+    assert protocol.state is ConnectionState.CLOSED
     assert summary([protocol.receive(OK_FRAME)]) == ([], [], [], [], [0])
 
 
@@ -224,7 +224,7 @@ def test_what_is_held_back_has_a_bound() -> None:
     protocol.receive(bytes(1024))
     with pytest.raises(RemoteProtocolError, match="before the next layer was set up"):
         protocol.receive(b"x")
-    assert protocol.state is State.CLOSED
+    assert protocol.state is ConnectionState.CLOSED
 
 
 # ---------------------------------------------------------------- whose answer
@@ -239,7 +239,7 @@ def test_answers_belong_to_requests_in_their_order() -> None:
     received = protocol.receive(OK_FRAME + TRACED_FRAME + NOT_LEADER)
     assert received.answers[:2] == [b"OK", TRACED_FRAME[8:]]
     assert isinstance(received.answers[2], NotLeaderError)
-    assert (protocol.awaiting, protocol.state) == (0, State.READY)
+    assert (protocol.awaiting, protocol.state) == (0, ConnectionState.READY)
 
 
 def test_publishes_that_the_caller_writes_are_counted() -> None:
@@ -263,7 +263,7 @@ def test_a_heartbeat_never_answers_a_request() -> None:
 def test_a_lone_heartbeat_of_an_idle_subscription_leaves_nothing() -> None:
     protocol = subscribed()
     assert [protocol.receive(data).heartbeats for data in (HEARTBEAT_FRAME, memoryview(HEARTBEAT_FRAME))] == [1, 1]
-    assert protocol.state is State.SUBSCRIBED
+    assert protocol.state is ConnectionState.SUBSCRIBED
     assert len(protocol.receive(delivery()).messages) == 1
 
 
@@ -296,7 +296,7 @@ def test_an_error_without_a_request_on_a_consumer_is_a_refusal() -> None:
     protocol = subscribed()
     received = protocol.receive(NOT_LEADER)
     assert (answers(received), refusals(received)) == ([], ["E_FAILED_ON_NOT_LEADER"])
-    assert protocol.state is State.SUBSCRIBED
+    assert protocol.state is ConnectionState.SUBSCRIBED
 
 
 def test_publishing_while_a_subscription_is_outstanding() -> None:
@@ -307,7 +307,7 @@ def test_publishing_while_a_subscription_is_outstanding() -> None:
     protocol.expect_publish()
     received = protocol.receive(OK_FRAME + OK_FRAME + delivery() + OK_FRAME)
     assert (answers(received), len(received.messages)) == (["OK"] * 3, 1)
-    assert protocol.state is State.SUBSCRIBED
+    assert protocol.state is ConnectionState.SUBSCRIBED
 
 
 def test_closing_a_consumer() -> None:
@@ -318,7 +318,7 @@ def test_closing_a_consumer() -> None:
     protocol.send(Close())
     received = protocol.receive(delivery() + response(b"CLOSE_WAIT"))
     assert (len(received.messages), answers(received)) == (1, ["CLOSE_WAIT"])
-    assert protocol.state is State.DRAINING
+    assert protocol.state is ConnectionState.DRAINING
     assert protocol.send(Finish(ID)) == Finish(ID).encode()
     with pytest.raises(LocalProtocolError):
         protocol.send(Close())
@@ -328,7 +328,7 @@ def test_a_close_that_is_refused_is_the_end() -> None:
     protocol = subscribed()
     protocol.send(Close())
     assert answers(protocol.receive(NOT_LEADER)) == ["E_FAILED_ON_NOT_LEADER"]
-    assert protocol.state is State.CLOSED
+    assert protocol.state is ConnectionState.CLOSED
 
 
 def test_the_end_of_the_stream_tells_what_was_left_unanswered() -> None:
@@ -337,5 +337,5 @@ def test_the_end_of_the_stream_tells_what_was_left_unanswered() -> None:
     protocol.send(Close())
     protocol.receive(OK_FRAME[:5])
     assert protocol.end_of_stream() == [Request.PUBLISH, Request.PUBLISH, Request.CLOSE]
-    assert (protocol.state, protocol.awaiting) == (State.CLOSED, 0)
+    assert (protocol.state, protocol.awaiting) == (ConnectionState.CLOSED, 0)
     assert protocol.end_of_stream() == []

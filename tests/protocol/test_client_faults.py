@@ -15,7 +15,7 @@ from nsq_ha.protocol import ClientProtocol, Command, Layout, Pub, Received, Sub
 from nsq_ha.protocol.commands import Auth, Identify
 from nsq_ha.protocol.frames import FrameDecoder
 from nsq_ha.protocol.refusals import PUBLISH_REFUSALS, read_error, refuses_publish
-from nsq_ha.protocol.state import State
+from nsq_ha.protocol.state import ConnectionState
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,
     LARGEST,
@@ -61,7 +61,7 @@ def test_an_answer_that_does_not_fit_ends_the_connection(request_of: Command | N
         protocol.send(request_of)
     with pytest.raises(RemoteProtocolError, match=r"is not an answer to|answers no request"):
         protocol.receive(response(answer))
-    assert protocol.state is State.CLOSED
+    assert protocol.state is ConnectionState.CLOSED
 
 
 @pytest.mark.parametrize("answer", [b"", b"KO", b"[]", b"null", b"OK!", b"CLOSE_WAIT"])

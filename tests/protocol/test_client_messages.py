@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol import DamagedMessage, Layout, Received
-from nsq_ha.protocol.state import State
+from nsq_ha.protocol.state import ConnectionState
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,
     ID,
@@ -183,7 +183,7 @@ def test_garbage_raises_documented_errors_and_memory_is_bounded(
         try:
             protocol.receive(piece)
         except RemoteProtocolError:
-            assert protocol.state is State.CLOSED
+            assert protocol.state is ConnectionState.CLOSED
         assert len(protocol._tail) <= 1024 + 4
     assert protocol.end_of_stream()[2:] == []
 

@@ -22,7 +22,7 @@ from nsq_ha.protocol.encoding import MAGIC, NOP
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.handshake import MAX_HANDSHAKE_BYTES, Advice, GetSecret, Handshake, Receive, Send, StartCodec
 from nsq_ha.protocol.server.answers import encode_identity
-from nsq_ha.protocol.state import State
+from nsq_ha.protocol.state import ConnectionState
 from tests.protocol.fakes import HEARTBEAT_FRAME, LARGEST, OK_FRAME, error, response
 
 SECRET = "open sesame: 4711/+ä"
@@ -223,7 +223,7 @@ def test_bytes_before_tls_end_it(injected: bytes) -> None:
     assert isinstance(reason, RemoteProtocolError)
     assert "before TLS began" in str(reason)
     assert str(reason).endswith(": someone between this client and nsqd may have injected them")
-    assert handshake._protocol.state is State.CLOSED
+    assert handshake._protocol.state is ConnectionState.CLOSED
 
 
 def test_bytes_before_tls_end_it_in_a_read_of_their_own_too() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from nsq_ha.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
-from nsq_ha.protocol.state import TRANSITIONS, Input, State, advance
+from nsq_ha.protocol.state import TRANSITIONS, ConnectionState, Input, advance
 
 
-@pytest.mark.parametrize("state", State)
-def test_every_pair_is_decided(state: State) -> None:
+@pytest.mark.parametrize("state", ConnectionState)
+def test_every_pair_is_decided(state: ConnectionState) -> None:
     for event in Input:
         if (state, event) in TRANSITIONS:
             assert advance(state, event) is TRANSITIONS[state, event]
@@ -25,9 +25,9 @@ def test_every_pair_is_decided(state: State) -> None:
 
 def test_the_errors_text_says_what_the_peer_did() -> None:
     with pytest.raises(RemoteProtocolError, match=r"^nsqd sent a message on a connection that is not subscribed$"):
-        advance(State.READY, Input.RECV_MESSAGE)
+        advance(ConnectionState.READY, Input.RECV_MESSAGE)
     with pytest.raises(LocalProtocolError, match=r"^RDY cannot be sent before SUB was answered$"):
-        advance(State.SUBSCRIBING, Input.SEND_READY)
+        advance(ConnectionState.SUBSCRIBING, Input.SEND_READY)
 
 
 def test_an_input_is_the_peers_or_ours() -> None:
@@ -35,21 +35,21 @@ def test_an_input_is_the_peers_or_ours() -> None:
 
 
 def test_closed_is_final() -> None:
-    leaving = {event for (state, event) in TRANSITIONS if state is State.CLOSED}
+    leaving = {event for (state, event) in TRANSITIONS if state is ConnectionState.CLOSED}
     assert leaving == {Input.RECV_EOF}
-    assert advance(State.CLOSED, Input.RECV_EOF) is State.CLOSED
+    assert advance(ConnectionState.CLOSED, Input.RECV_EOF) is ConnectionState.CLOSED
 
 
 def test_every_state_can_be_reached_and_left() -> None:
-    reached = {State.NEW}
+    reached = {ConnectionState.NEW}
     while more := {after for (before, _), after in TRANSITIONS.items() if before in reached} - reached:
         reached |= more
-    assert reached == set(State)
-    assert all(TRANSITIONS[state, Input.RECV_EOF] is State.CLOSED for state in State)
+    assert reached == set(ConnectionState)
+    assert all(TRANSITIONS[state, Input.RECV_EOF] is ConnectionState.CLOSED for state in ConnectionState)
 
 
 def test_the_way_of_a_consumer() -> None:
-    state = State.NEW
+    state = ConnectionState.NEW
     for event in (
         Input.SEND_IDENTIFY,
         Input.RECV_IDENTITY,
@@ -69,22 +69,22 @@ def test_the_way_of_a_consumer() -> None:
         Input.SEND_ANSWER,
     ):
         state = advance(state, event)
-    assert state is State.DRAINING
+    assert state is ConnectionState.DRAINING
 
 
 @pytest.mark.parametrize(
     ("state", "event"),
     [
-        (State.NEW, Input.SEND_PUBLISH),
-        (State.IDENTIFYING, Input.SEND_PUBLISH),
-        (State.READY, Input.SEND_ANSWER),
-        (State.READY, Input.SEND_READY),
-        (State.READY, Input.SEND_CLOSE),
-        (State.SUBSCRIBED, Input.SEND_SUBSCRIBE),
-        (State.SUBSCRIBED, Input.SEND_IDENTIFY),
-        (State.DRAINING, Input.SEND_CLOSE),
+        (ConnectionState.NEW, Input.SEND_PUBLISH),
+        (ConnectionState.IDENTIFYING, Input.SEND_PUBLISH),
+        (ConnectionState.READY, Input.SEND_ANSWER),
+        (ConnectionState.READY, Input.SEND_READY),
+        (ConnectionState.READY, Input.SEND_CLOSE),
+        (ConnectionState.SUBSCRIBED, Input.SEND_SUBSCRIBE),
+        (ConnectionState.SUBSCRIBED, Input.SEND_IDENTIFY),
+        (ConnectionState.DRAINING, Input.SEND_CLOSE),
     ],
 )
-def test_what_the_server_would_close_for_is_not_sent(state: State, event: Input) -> None:
+def test_what_the_server_would_close_for_is_not_sent(state: ConnectionState, event: Input) -> None:
     with pytest.raises(LocalProtocolError):
         advance(state, event)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.nsqd.node import Nsqd
     from nsq_ha.engine.connection import Connection
-    from nsq_ha.producer.machine import Machine
-    from nsq_ha.producer.state import Topic
+    from nsq_ha.producer.machine import ProducerMachine
+    from nsq_ha.producer.state import ProducerTopic
 
 _Result = TypeVar("_Result")
 
@@ -46,13 +46,13 @@ def connection_of(partition: ReadPartition) -> Connection | None:
     return None if partition.conn is None else partition.conn.handle
 
 
-def machine_of(producer: Producer) -> Machine:
+def machine_of(producer: Producer) -> ProducerMachine:
     """Return the machine of a producer; it must have been entered."""
     assert producer._shell is not None
     return producer._shell.machine
 
 
-def topics_of(producer: Producer) -> dict[str, Topic]:
+def topics_of(producer: Producer) -> dict[str, ProducerTopic]:
     """Return the topics of a producer, by name."""
     return machine_of(producer).topics
 
