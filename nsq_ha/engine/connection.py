@@ -30,7 +30,7 @@ from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine import wire
 from nsq_ha.engine.loops import looks
 from nsq_ha.engine.secret import secret_of
-from nsq_ha.engine.tcp import REACHABLE, Receiver, TcpStream
+from nsq_ha.engine.tcp import REACHABLE, TcpStream
 from nsq_ha.engine.tls import server_name, ssl_context
 from nsq_ha.errors import (
     ConnectError,
@@ -53,8 +53,7 @@ from nsq_ha.protocol.identify import DEFAULTS
 from nsq_ha.protocol.refusals import refused_option
 
 if TYPE_CHECKING:
-    from nsq_ha.options.config import ClientConfig, Secret
-    from nsq_ha.options.values import SecretFunction
+    from nsq_ha.options.config import ClientConfig
     from nsq_ha.policy.topology import Node
     from nsq_ha.protocol import Command, Layout, Sub, SubAdvanced, SubOrdered
 
@@ -66,11 +65,6 @@ USER_AGENT: Final = f"nsq_ha/{__version__}"
 
 def _ignore(_: object) -> None:
     """Do nothing."""
-
-
-def _parted(secret: Secret | None) -> tuple[str | None, SecretFunction | None]:
-    """Return the secret as text and as a function, of which at least one is None."""
-    return (secret, None) if secret is None or isinstance(secret, str) else (None, secret)
 
 
 class Callbacks(msgspec.Struct, frozen=True):
@@ -189,8 +183,9 @@ class Connection:
             is_plain=node.is_plain,
             is_modest=is_modest,
         )
-        text, function = _parted(config.auth_secret)
-        asks = function is not None
+        secret = config.auth_secret
+        text = secret if isinstance(secret, str) else None
+        asks = secret is not None and text is None
         handshake = Handshake(self._protocol, offer, address=node.address, secret=text, asks=asks)
 
         def arrived(data: bytes | memoryview) -> None:
@@ -202,12 +197,21 @@ class Connection:
                 if not waiter.done():
                     waiter.set_result(b"")
 
-        self._stream = stream = await self._open_stream(arrived)
+        self._stream = stream = await TcpStream.open(
+            arrived,
+            self._lost,
+            host=node.host,
+            port=node.tcp_port,
+            limit=config.connect_timeout,
+            cluster=config.lookupd or config.nsqd,
+            hint="" if config.nsqd else REACHABLE,
+            local_addr=config.local_addr,
+        )
         identified_at = self._loop.time()
         for step in handshake:
-            if isinstance(step, GetSecret) and function is not None:
+            if isinstance(step, GetSecret) and callable(secret):
                 self._asks_for_secret = True
-                handshake.secret = await secret_of(function, node.address)
+                handshake.secret = await secret_of(secret, node.address)
                 self._asks_for_secret = False
             else:
                 await self._do(step, stream)
@@ -217,19 +221,6 @@ class Connection:
         self.identity = handshake.identity
         if config.tls is not None:
             self.lifetime = Lifetime.of(self.identity.version, identified_at, random.random)
-
-    async def _open_stream(self, receiver: Receiver) -> TcpStream:
-        config, node = self.config, self.node
-        opening = partial(
-            TcpStream.open,
-            host=node.host,
-            port=node.tcp_port,
-            limit=config.connect_timeout,
-            cluster=config.lookupd or config.nsqd,
-            hint="" if config.nsqd else REACHABLE,
-            local_addr=config.local_addr,
-        )
-        return await opening(partial(TcpStream, receiver, self._lost))
 
     async def _do(self, step: Step, stream: TcpStream) -> None:
         if isinstance(step, Send):

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from nsq_ha.base.redaction import harmless
 from nsq_ha.base.unexpected import report_unexpected, without_frames
@@ -135,9 +135,11 @@ class TcpStream(asyncio.BufferedProtocol):
         self.is_closing: Callable[[], bool] = _always
         self.on_resume: Callable[[], None] | None = None
 
-    @staticmethod
+    @classmethod
     async def open(
-        new_stream: Callable[[], TcpStream],
+        cls,
+        receiver: Receiver,
+        on_lost: OnLost,
         host: str,
         port: int,
         *,
@@ -145,11 +147,12 @@ class TcpStream(asyncio.BufferedProtocol):
         cluster: tuple[str, ...] = (),
         hint: str = REACHABLE,
         local_addr: str | None = None,
-    ) -> TcpStream:
+    ) -> Self:
         """Connect by TCP with Nagle's algorithm off (asyncio's default), to the first address of ``host`` that answers.
 
         Args:
-            new_stream: Creates the stream.
+            receiver: Takes the data that is read.
+            on_lost: Takes the reason of the end.
             host: Name or address.
             port: The port.
             limit: Seconds until the caller gives up; each address of ``host`` but the last has a share of it.
@@ -169,7 +172,9 @@ class TcpStream(asyncio.BufferedProtocol):
         try:
             found = await addresses(host, port, places_of(cluster))
             _, stream = await first_open(
-                found, limit, lambda each: loop.create_connection(new_stream, each, port, local_addr=source)
+                found,
+                limit,
+                lambda each: loop.create_connection(lambda: cls(receiver, on_lost), each, port, local_addr=source),
             )
         except Exception as error:  # noqa: BLE001 - mapped to ours
             # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
@@ -376,10 +381,6 @@ class TcpStream(asyncio.BufferedProtocol):
             lost = f"connection to {self.peer} lost: {exc or 'closed by the peer'}{trust_hint(exc)}"
             reason = ConnectionLostError("closed by this client" if self._is_closed_here else lost)
             reason.__cause__ = exc if exc is None else without_frames(exc)
-        self.lost(on_lost, reason)
-
-    def lost(self, on_lost: OnLost, reason: NsqError) -> None:
-        """Report the end."""
         on_lost(reason)
 
 

@@ -208,8 +208,8 @@ class Connections(Lanes):
         """Take back what is unanswered, in doubt if nsqd may have read it; return the lanes that got something."""
         lost: dict[Lane, list[PublishRequest]] = {}
         for request in conn.own():
-            lane = request.lane
-            if lane is None or (only is not None and lane is not only):
+            lane: Lane = request.lane  # type: ignore[assignment]  # it was written
+            if only not in (None, lane):
                 continue
             if is_read and request is not conn.cut:
                 request.maybe_stored = True

@@ -15,6 +15,7 @@ Source: server failures 1.1, 4.2.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -37,7 +38,7 @@ EXPIRED_AT_ONCE: Final = 200
 """Most publishes that expire in one tick: each makes an error, and thousands may have begun together."""
 
 
-class Lanes:
+class Lanes(ABC):
     """Places, moves and ends publishes.
 
     Args:
@@ -70,9 +71,9 @@ class Lanes:
         """Have :meth:`tick` called at this time, or earlier."""
         self.wake_at = min(self.wake_at, when)
 
+    @abstractmethod
     def connect(self, lane: Lane, now: float) -> None:
         """Connect to the leader of a lane, if it is known and it is time."""
-        raise NotImplementedError
 
     def all_pending(self) -> Iterator[PublishRequest]:
         """Yield what has not ended. Any thread may ask."""

@@ -14,7 +14,7 @@ from nsq_ha.policy.topology import TopicView
 from nsq_ha.producer.actions import ForgetTopic, KeysMove
 from nsq_ha.producer.reasons import unknown
 from nsq_ha.producer.silence import Silence
-from nsq_ha.producer.state import LONGEST_PROBE, Lane, ProducerTopic, PublishCounts
+from nsq_ha.producer.state import Lane, ProducerTopic, PublishCounts
 
 UNKNOWN_KEPT: Final = 10.0
 """Seconds for which an unknown topic is looked up; if it is created in that time, it is found at once."""
@@ -184,6 +184,6 @@ class Topics(Silence):
             self.past.add(lane.counts)
             self.leave(lane, ConnectionLostError("closed the idle connection"), now)
         for address, nsqd in list(self.nsqds.items()):
-            if nsqd.shared is None and not nsqd.unshared and now - nsqd.retry_at > 10 * LONGEST_PROBE:
+            if nsqd.shared is None and not nsqd.unshared:
                 del self.nsqds[address]
         self.actions.append(ForgetTopic(topic))

@@ -21,7 +21,7 @@ from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, OVERDUE_AFTER, ST
 from nsq_ha.policy.topology import TopicView
 from nsq_ha.producer.actions import ForgetTopic, KeysMove, LookUp
 from nsq_ha.producer.lanes import EXPIRED_AT_ONCE
-from nsq_ha.producer.state import ConnectionStep, Gate
+from nsq_ha.producer.state import ConnectionStep, Gate, PublishRequest
 from nsq_ha.producer.topics import UNKNOWN_TOPIC_PATIENCE
 from tests.producer.driven import NODES, PLAIN, Driven, Pub
 
@@ -200,6 +200,29 @@ def test_many_limits_end_in_time_and_not_all_at_once() -> None:
     assert not list(driven.machine.all_pending())
 
 
+def test_late_answers_of_a_leader_that_is_gone_are_taken() -> None:
+    driven = Driven(*NODES[:2])
+    moved = driven.publish()
+    home = moved.lane
+    assert home is not None
+    before, kept = home.conn, driven.publish(keys=("k",), partition=home.number)
+    driven.wait(STALLED_AFTER + 0.01)
+    driven.view(*(None if number == home.number else NODES[number] for number in range(2)))
+    assert (moved.lane is home, kept.lane is home) == (False, True)
+    driven.ok(before, 2)
+    assert (moved.receipts is None, kept.receipts is None) == (False, False)
+
+
+def test_an_answer_to_what_went_elsewhere_must_make_sense_too() -> None:
+    driven = Driven(*NODES[:2])
+    moved = driven.publish()
+    assert moved.lane is not None
+    before = moved.lane.conn
+    driven.wait(STALLED_AFTER + 0.01)
+    driven.answer(before, b"nonsense")
+    assert (before in driven.closed, moved.is_over, moved.maybe_stored) == (True, False, True)
+
+
 def test_an_answer_that_makes_no_sense_ends_the_connection() -> None:
     driven = Driven(NODES[0])
     wrong, given_up = driven.publish(keys=("a",), partition=0), driven.publish(keys=("b",), partition=0)
@@ -271,8 +294,12 @@ def test_an_unknown_topic_is_waited_for_a_while() -> None:
     driven.wait(UNKNOWN_TOPIC_PATIENCE - 1.5)
     assert (first.is_over, second.is_over) == (True, False)
     assert isinstance(first.error.__cause__, TopicNotFoundError) if first.error else False
+    driven.machine.cancel(second, driven.now)
+    driven.machine.tick(driven.now)
+    third = driven.publish()
     driven.machine.fail_waiting(driven.topic, down)
-    assert second.is_over
+    assert third.is_over
+    driven.machine.viewed(driven.topic, TopicView("t", None, {}, complete=False, exists=True), driven.now)
     assert driven.topic.unsent.failed == 3
     driven.view(NODES[0])
     assert driven.publish().attempts == 1
@@ -322,12 +349,15 @@ def test_what_nobody_uses_is_forgotten() -> None:
     driven.wait(400.0)
     assert [type(action) for action in driven.log].count(ForgetTopic) == 1
     assert (driven.machine.topics, driven.machine.conns, driven.machine.past.published) == ({}, {}, 2)
-    driven.topic = driven.machine.topic("t", driven.now)
+    assert not driven.machine.nsqds
+    driven.topic = driven.machine.topic("u", driven.now)
     driven.view(NODES[1])
-    driven.publish(limit=1.0)
-    driven.ok(driven.lane().conn)
-    driven.wait(700.0)
-    assert not driven.machine.nsqds.keys() - {NODES[1].address}
+    driven.machine.prepare(driven.topic, driven.now)
+    driven.topic.callers += 1
+    driven.topic = driven.machine.topic("t", driven.now)
+    driven.view(NODES[0])
+    driven.wait(70.0)
+    assert (list(driven.machine.topics), list(driven.machine.nsqds)) == (["u"], [NODES[1].address])
 
 
 def test_waiting_for_connections_holds_them() -> None:
@@ -368,6 +398,8 @@ def test_a_refused_attempt_and_a_slow_one_are_reported() -> None:
     assert len(driven.reports("refused")) == 1
     assert isinstance(request.error, PublishError)  # a retry cannot help
     driven.machine.closed(driven.attempts[0], ConnectError("again"), driven.now)
+    driven.machine.drop(driven.attempts[0], ConnectError("again"), driven.now)
+    assert not driven.machine.actions
     driven.machine.opened(driven.attempts[0], driven.now)
     assert driven.attempts[0].step is ConnectionStep.CLOSED
 
@@ -438,7 +470,7 @@ def test_a_connection_is_replaced_before_nsqd_can_write_no_more(unshared: int) -
     second = driven.attempts[1]
     assert second.replaces is first
     driven.machine.closed(second, ConnectError("refused"), driven.now)
-    driven.wait(0.01)
+    driven.machine.tick(driven.now)
     assert len(driven.attempts) == 2  # after a pause
     driven.wait(0.5)
     third = driven.attempts[2]
@@ -531,6 +563,38 @@ def test_a_leader_that_is_silent_for_too_long_fails_only_who_waits() -> None:
     assert not driven.lane().keys
 
 
-def test_the_base_of_a_request_answers_nothing() -> None:
+def test_the_base_of_a_request_is_no_command() -> None:
+    request = PublishRequest(topic="t", size=1, limit=1.0)
     with pytest.raises(NotImplementedError):
-        super(Pub, Pub(topic="t", size=1, limit=1.0)).decode(b"OK", 0, "")
+        request.decode(b"OK", 0, "")
+    with pytest.raises(NotImplementedError):
+        request.gather(0)
+
+
+def test_a_batch_holds_all_its_keys_and_waits_for_each() -> None:
+    driven = Driven(NODES[0])
+    first, batch, last = (driven.publish(partition=0, keys=keys) for keys in (("a",), ("a", "b"), ("b",)))
+    assert [each.attempts for each in (first, batch, last)] == [1, 0, 0]
+    driven.ok(driven.lane().conn)
+    assert [each.attempts for each in (first, batch, last)] == [1, 1, 0]
+    driven.ok(driven.lane().conn)
+    assert last.attempts == 1
+
+
+def test_a_partition_that_moves_leaves_the_others_of_its_connection_alone() -> None:
+    driven = Driven(*NODES[:1] * 2, connections_per_nsqd=0)
+    moved, stays = (driven.publish(partition=number, keys=("k",)) for number in range(2))
+    shared = driven.lane(1).conn
+    driven.view(NODES[1], NODES[0])
+    driven.wait(0.3)
+    assert (moved.attempts, moved.maybe_stored, stays.attempts, driven.lane(1).conn) == (2, True, 1, shared)
+
+
+def test_a_leader_that_no_lookup_names_may_be_well_again() -> None:
+    driven = Driven(*NODES[:2])
+    request = driven.publish(partition=0, keys=("k",))
+    driven.answer(driven.lane().conn, b"E_FAILED_ON_NOT_WRITABLE")
+    driven.view(None, NODES[1])
+    driven.wait(0.3)
+    driven.ok(driven.lane().conn)
+    assert (request.error, driven.lane().trouble) == (None, None)

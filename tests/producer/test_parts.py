@@ -28,7 +28,7 @@ def wire(body: bytes) -> bytes:
 # ---------------------------------------------------------------- requests
 
 
-async def test_each_kind_of_message_has_its_command() -> None:
+def test_each_kind_of_message_has_its_command() -> None:
     assert pub().encode(3) == b"PUB orders 3\n" + wire(b"body")
     assert pub().encode(None) == b"PUB orders\n" + wire(b"body")
     assert pub(trace_id=7).encode(3) == b"PUB_TRACE orders 3\n" + wire(struct.pack(">Q", 7) + b"body")
@@ -36,7 +36,7 @@ async def test_each_kind_of_message_has_its_command() -> None:
     assert pub(defer_ms=1500).encode(None) == b"DPUB orders 1500\n" + wire(b"body")
 
 
-async def test_each_answer_becomes_a_receipt() -> None:
+def test_each_answer_becomes_a_receipt() -> None:
     assert pub(attempts=2).decode(b"OK", 3, "here:1") == [Receipt(TOPIC, 3, "here:1", 2)]
     stored = Traced(3 << 50 | 9, 7, 100, 34)
     receipt = Receipt(TOPIC, 3, "here:1", 2, stored.internal_id, 7, 100, 34)
@@ -50,7 +50,7 @@ def checked(body: bytes, trace_id: int | None = None, ext: bytes | None = None) 
     return CheckedMessage(body, trace_id, ext)
 
 
-async def test_a_traced_batch_numbers_its_messages() -> None:
+def test_a_traced_batch_numbers_its_messages() -> None:
     batch = rich_mpub(TOPIC, [checked(b"a", 7), checked(b"bcd", 8), checked(b"e")], 30.0, 99)
     assert (batch.size, batch.count, batch.is_plain, batch.closes_when_refused) == (5, 3, False, False)
     assert batch.began_ns == 99
@@ -67,7 +67,7 @@ async def test_a_traced_batch_numbers_its_messages() -> None:
         ]
 
 
-async def test_a_batch_with_headers_has_no_ids() -> None:
+def test_a_batch_with_headers_has_no_ids() -> None:
     batch = rich_mpub(TOPIC, [checked(b"a", 7, b"{}"), checked(b"b", None, b"")], 30.0, 99)
     assert batch.closes_when_refused
     assert batch.encode(3).startswith(b"MPUB_EXT orders 3\n")

@@ -57,9 +57,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
 
 
 async def connect(host: str, port: int, cluster: tuple[str, ...]) -> None:
-    stream = await TcpStream.open(
-        lambda: TcpStream(lambda _: None, lambda _: None), host, port, cluster=cluster, limit=LIMIT
-    )
+    stream = await TcpStream.open(lambda _: None, lambda _: None, host, port, cluster=cluster, limit=LIMIT)
     stream.abort()
     await turn(2)
 
