@@ -64,7 +64,7 @@ MACHINE = tuple(
     for name in ("actions", "connections", "lanes", "machine", "reasons", "silence", "state", "topics")
 )
 """The machine of a producer."""
-OF_MACHINE = tuple(sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/producer/test_machine*.py")))
+OF_MACHINE = tuple(sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/producer/test_machine_*.py")))
 PURE = ("tests/protocol", "tests/policy", *OF_MACHINE)
 """Tests without input, output or clock."""
 CLIENTS = ("tests/producer", "tests/consumer", "tests/engine")

@@ -11,6 +11,8 @@ from nsq_ha.errors import (
     ConnectError,
     ConnectionLostError,
     LookupUnavailableError,
+    NoLeaderError,
+    NotLeaderError,
     PublishError,
     RemoteProtocolError,
     TopicNotFoundError,
@@ -598,3 +600,126 @@ def test_a_leader_that_no_lookup_names_may_be_well_again() -> None:
     driven.wait(0.3)
     driven.ok(driven.lane().conn)
     assert (request.error, driven.lane().trouble) == (None, None)
+
+
+def test_a_leader_that_does_not_lead_yet_is_asked_again_after_a_pause() -> None:
+    driven = Driven(NODES[0])
+    driven.checks = False
+    request = driven.publish()
+    conn = driven.attempts[0]
+    for _ in range(2):  # the second outcome is of a check that counts no more
+        driven.machine.checked(driven.lane(), conn, NoLeaderError("it does not lead yet"), driven.now)
+        driven.serve()
+    assert (conn in driven.closed, len(driven.attempts), driven.lane().failures) == (True, 1, 1)
+    driven.checks = True
+    driven.wait(0.3)
+    assert request.attempts == 1
+
+
+def test_failures_of_one_nsqd_before_one_pause_count_as_one() -> None:
+    driven = Driven(*NODES[:1] * 2)
+    for number in range(2):
+        driven.publish(partition=number, keys=("k",))
+    for conn in list(driven.attempts):
+        driven.machine.closed(conn, ConnectionLostError("lost"), driven.now)
+    assert driven.attempts[0].nsqd.failures == 1
+
+
+def test_a_leader_that_moves_is_left_at_once_if_it_owes_nothing_and_soon_if_it_answers() -> None:
+    driven = Driven(NODES[0])
+    assert driven.machine.topic("t", driven.now) is driven.topic
+    driven.opens = False
+    request = driven.publish(keys=("k",), partition=0)
+    driven.view(NODES[1])
+    assert driven.attempts[0] in driven.closed
+    driven.opens = True
+    driven.open(driven.attempts[1])
+    driven.serve()
+    driven.view(NODES[2])
+    assert driven.attempts[1] not in driven.closed
+    driven.ok(driven.attempts[1])
+    assert (driven.attempts[1] in driven.closed, request.attempts) == (True, 1)
+    assert len(driven.reports("moved")) == 1
+
+
+def test_a_connection_with_a_limited_lifetime_that_is_not_used_is_not_replaced() -> None:
+    driven = Driven(NODES[0])
+    driven.lifetime = 5.0
+    driven.machine.prepared(driven.machine.prepare(driven.topic, driven.now), driven.now)
+    driven.serve()
+    driven.wait(10.0)
+    assert (len(driven.attempts), len(driven.closed)) == (1, 1)
+
+
+def test_a_connection_that_is_lost_takes_its_replacement_along() -> None:
+    driven = Driven(NODES[0])
+    driven.lifetime = 5.0
+    driven.publish()
+    driven.opens = False
+    driven.wait(3.1)
+    first, second = driven.attempts
+    driven.machine.closed(first, ConnectionLostError("lost"), driven.now)
+    driven.serve()
+    assert second in driven.closed
+
+
+def test_refusals_of_one_moment_pause_once_and_explain_the_loss_that_follows() -> None:
+    driven = Driven(NODES[0])
+    requests = [driven.publish(limit=0.3) for _ in range(2)]
+    driven.opens = False
+    driven.answer(driven.lane().conn, *[b"E_FAILED_ON_NOT_LEADER"] * 2)
+    assert driven.lane().refusals == 1
+    conn = driven.lane().conn
+    assert conn is not None
+    driven.machine.closed(conn, ConnectionLostError("lost"), driven.now)
+    driven.wait(0.4)
+    assert [type(each.error.__cause__) for each in requests if each.error] == [NotLeaderError] * 2
+
+
+def test_a_socket_with_space_again_gets_what_waited() -> None:
+    driven = Driven(NODES[0])
+    driven.publish()
+    conn = driven.lane().conn
+    assert conn is not None
+    driven.machine.full(conn, is_cut=False)
+    waiting = driven.publish()
+    driven.machine.writable(conn)
+    driven.serve()
+    assert waiting.attempts == 1
+
+
+def test_others_are_preferred_to_a_silent_plain_nsqd_and_to_one_that_is_slow_to_connect() -> None:
+    driven = Driven(*PLAIN[:2])
+    request = driven.publish()
+    assert request.lane is not None
+    silent = request.lane
+    driven.opens = False
+    driven.wait(STALLED_AFTER + 0.1)
+    assert silent.conn is not None
+    assert silent.conn.nsqd.is_suspect
+    (slow,) = (conn.nsqd for conn in driven.attempts if conn.step is ConnectionStep.OPENING)
+    driven.machine.cancel(request, driven.now)
+    driven.wait(2 * STALLED_AFTER)
+    assert slow.is_suspect
+
+
+def test_a_leader_that_refuses_the_question_does_not_answer_elsewhere() -> None:
+    driven = Driven(NODES[0])
+    driven.publish(keys=("k",), partition=0)
+    silent = driven.lane().conn
+    driven.wait(DOUBTED_AFTER + 0.1)
+    driven.answer(driven.attempts[1], b"E_FAILED_ON_NOT_WRITABLE")
+    driven.wait(0.5)
+    assert (silent in driven.closed, driven.attempts[1] in driven.closed) == (False, True)
+
+
+def test_trouble_that_does_not_pass_fails_what_waits_for_a_key_too() -> None:
+    driven = Driven(NODES[0], on_unreachable="fail")
+    requests = [driven.publish(partition=0, keys=keys) for keys in (("a",), ("b",), ("a", "b"), ("a",))]
+    driven.ok(driven.lane().conn)
+    assert requests[2].attempts == 0  # it waits for the other one
+    conn = driven.lane().conn
+    assert conn is not None
+    driven.machine.closed(conn, ConnectionLostError("lost"), driven.now)
+    assert [each.error is None for each in requests] == [True, False, False, False]
+    assert not driven.lane().keys
