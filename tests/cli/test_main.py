@@ -98,7 +98,7 @@ def test_without_the_cluster_extra_the_embedded_cluster_says_what_to_install(com
 
 def test_it_runs_as_a_module() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "nsq_ha.cli", "--version"], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-m", "nsq_ha.cli", "--version"], capture_output=True, text=True, timeout=120, check=True
     )
     assert ran.stdout == f"nsq-ha, version {__version__}\n"
 

@@ -145,7 +145,9 @@ def test_what_functions_of_the_clients_import_is_loaded_with_the_package() -> No
     }
     assert "nsq_ha.engine.quiet" in late
     program = "import sys; import nsq_ha.sync; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT, check=True)
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=6 * LIMIT, check=True
+    )
     assert not late - set(loaded.stdout.split())
 
 

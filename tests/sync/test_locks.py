@@ -201,7 +201,9 @@ print("stored")
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
 def test_a_publish_before_a_fork_ends(cluster: DevCluster, topic: str) -> None:
     program = FORKS.format(topic=topic, lookupd=cluster.lookupd[0])
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=LIMIT)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=6 * LIMIT
+    )
     assert done.stdout.split() == ["late", "stored"]
 
 
@@ -232,5 +234,7 @@ print(Publishing.errors, "asyncio" in Publishing.lines)
 def test_a_log_handler_starts_its_producer_though_asyncio_logs_that(cluster: DevCluster, topic: str) -> None:
     """The line "Using selector" came to the handler inside the start, which began again, up to a RecursionError."""
     program = LOGS.format(topic=topic, lookupd=cluster.lookupd[0])
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=LIMIT)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=6 * LIMIT
+    )
     assert done.stdout.split() == ["[]", "True"]

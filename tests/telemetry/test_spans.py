@@ -442,7 +442,7 @@ def test_nothing_imports_opentelemetry_by_itself() -> None:
         "try:\n    import nsq_ha.telemetry\n"
         "except ImportError as error:\n    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=LIMIT)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=6 * LIMIT)
     assert (done.stdout, done.stderr) == (
         "nsq_ha.telemetry needs OpenTelemetry's API: pip install 'nsq_ha[otel]'\n",
         "",
