@@ -183,8 +183,10 @@ async def test_many_publishes_at_once_are_all_stored(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:
     wanted = {mark + b"%d" % number for number in range(2000)}
+    found: set[bytes] = set()
     async with consume(ordinary) as consumer:
         async with asyncio.timeout(LIMIT):
             await asyncio.gather(*(producer.publish(ordinary, body) for body in wanted))
-        messages = await read(consumer, mark, len(wanted))
-    assert {message.body for message in messages} == wanted
+        while not wanted <= found:  # an nsqd that takes too long for an answer leaves some in doubt: they come twice
+            found.update(message.body for message in await read(consumer, mark, 1))
+    assert found == wanted
