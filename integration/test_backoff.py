@@ -8,6 +8,7 @@ import pytest
 
 from integration.reading import LIMIT, Consumers, eventually, running
 from nsq_ha import Backoff, Message, Producer
+from nsq_ha.events import BackoffChanged, Event
 from tests.support.waiting import dawdle
 
 QUICK = Backoff(initial=0.02, maximum=0.05)
@@ -57,15 +58,17 @@ async def test_a_share_of_bad_messages_costs_the_good_ones_nothing(
         done.add(message.body)
 
     good = {mark + b"%d" % number for number in range(600)}
-    async with running(consume(ordinary), handle, concurrency=4):
+    events: list[Event] = []
+    async with running(consume(ordinary, on_event=events.append), handle, concurrency=4):
         began = time.monotonic()
         for number, body in enumerate(sorted(good)):
             await producer.publish(ordinary, body)
             if number % 50 == 0:
                 await producer.publish(ordinary, mark + b"bad %d" % number)
             await asyncio.sleep(max(began + number / 40 - time.monotonic(), 0.0))
-        await eventually(lambda: good <= done, 3.0)
+        await eventually(lambda: good <= done)
         assert max(bad) > 1
+    assert not any(isinstance(event, BackoffChanged) for event in events), "it paused"
 
 
 async def test_on_an_ordered_topic_the_other_partitions_go_on(
