@@ -187,7 +187,7 @@ def test_a_slow_network_holds_up_no_write_past_its_limit() -> None:
         began = time.monotonic()
         with pytest.raises(PublishError, match="bytes were not sent in time") as caught:
             write(writer(leaders, options), batch(bytes(16 << 20)))
-        assert (caught.value.maybe_stored, time.monotonic() - began < 6.0) == (True, True)
+        assert (caught.value.maybe_stored, time.monotonic() - began < 30.0) == (True, True)
         over.set()
         serving.join(10.0)
 
