@@ -72,7 +72,7 @@ CASES: Final = (
         then=Then.CLOSE,
         ends=True,
         # As upstream nsqds do. Each reconnect follows a refused publish, so that others need not wait: four a second
-        # for each of eight partitions.
-        reconnects=32.0,
+        # for each of two partitions.
+        reconnects=8.0,
     ),
 )

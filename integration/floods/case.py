@@ -66,7 +66,7 @@ class Case:
         options: The client's options.
         answer: What a hostile nsqlookupd answers, with its status. None for an nsqd's case.
         behave: How it behaves instead of answering.
-        ends: The refusal is for good, so a consumer ends with its error.
+        ends: The refusal is for good, so a consumer ends with its error. None if it may, by the kind of cluster.
         has_good: A good message follows, see :data:`GOOD`, which must be handed out.
         reconnects: Most connections a second to the hostile nsqd, after the first of each partition.
     """
@@ -82,7 +82,7 @@ class Case:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     answer: tuple[bytes, int] | None = None
     behave: Behave | None = None
-    ends: bool = False
+    ends: bool | None = False
     has_good: bool = False
     reconnects: float = 2.0
 

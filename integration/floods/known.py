@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 _CODES: Final[list[dict[str, Any]]] = load("error_codes")["codes"]
 _UNASKED: Final = {"*", "FIN", "REQ", "TOUCH"}
 """Commands that are answered only when they are refused."""
+_NEVER_TO_SUB: Final = {"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"}
+_OTHERWISE: Final = {"E_SUB_EXTEND_FORBIDDON", "E_SUB_EXTEND_NEED", "E_SUB_ORDER_IS_MUST"}
+"""After these a consumer may subscribe in another way."""
 
 
 def _to_nsqds() -> Iterator[Case]:
     for known in _CODES:
-        code, is_final = known["code"], not known["retriable"]
+        code = known["code"]
+        ends = None if code in _NEVER_TO_SUB | _OTHERWISE else not known["retriable"]
         for command, clients in (("SUB", CONSUMER), ("PUB", PRODUCER)):
             yield Case(
                 group="known errors",
@@ -28,7 +32,7 @@ def _to_nsqds() -> Iterator[Case]:
                 data=error(f"{code} {command} refused"),
                 moment=Moment.ANSWER,
                 clients=clients,
-                ends=is_final,
+                ends=ends,
                 # Only a new connection has other permissions; each publish that is refused may try one.
                 reconnects=4.0 if code in RENEWABLE else 2.0,
             )

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from integration.floods.asking import QUESTION, ask_all, behave_of, point_at
 from integration.floods.case import GOOD
 from integration.floods.lookups import NOBODY
-from integration.floods.tools import QUESTION, ask_all, behave_of, point_at
 from nsq_ha import Consumer, Message, NsqError, Producer
 from nsq_ha.admin import AdminClient
 from nsq_ha.protocol import Finish, Layout
 from tests.engine.lookups.loopback import Fake, list_body
+from tests.support.full import FULL
 from tests.support.nsqd import FakeNsqd, Peer, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.virtual import VirtualLoop, one_clock
@@ -31,7 +32,9 @@ from tests.support.virtual import VirtualLoop, one_clock
 if TYPE_CHECKING:
     from integration.floods.case import Case
 
-HOSTILE: Final = 10.0
+HOSTILE: Final = 10.0 if FULL else 3.0
+PARTITIONS: Final = 3
+"""The last one is led by the well nsqd."""
 WELL: Final = 1.0
 """Seconds that a well peer's message or publish may take."""
 
@@ -138,24 +141,23 @@ class Scene:
     Attributes:
         stage: The servers.
         began: When the attack began.
-        lasts: Seconds for which it lasts.
         hostile: The nsqd that leads all partitions but the last one.
         well: The nsqd that leads the last one.
         met: Connections on which the hostile nsqd was hostile.
         published: Publishes that succeeded while it was.
+        has_ended: The consumer ended with an error.
     """
 
-    def __init__(self, case: Case, partitions: int, result: Result) -> None:
+    def __init__(self, case: Case, result: Result) -> None:
         self.case = case
         self.result = result
-        self.lasts = HOSTILE
-        self.partitions = partitions
         self.stage = Stage(2)
         self.began = now()
         self.is_plain = result.client.startswith("plain")
         self.layout = Layout.PLAIN if self.is_plain else Layout((case.extended, True))
         self.met: set[Peer] = set()
         self.published = 0
+        self.has_ended = False
         self._server: Fake | None = None
         self._asked = 0
 
@@ -170,7 +172,7 @@ class Scene:
     @property
     def crowd(self) -> int:
         """Number of first connections to the hostile nsqd."""
-        return 1 if self.is_plain else self.partitions - 1
+        return 1 if self.is_plain else PARTITIONS - 1
 
     def assign(self) -> None:
         """Have the nsqlookupd say the truth."""
@@ -180,7 +182,7 @@ class Scene:
         if self.is_plain:
             self.stage.list_plain(self.hostile, self.well)
             return
-        leaders = dict.fromkeys(range(self.partitions - 1), self.hostile) | {self.partitions - 1: self.well}
+        leaders = dict.fromkeys(range(PARTITIONS - 1), self.hostile) | {PARTITIONS - 1: self.well}
         self.stage.lead(leaders, extended=self.case.extended)
 
     def watch(self, server: Fake) -> None:
@@ -225,8 +227,9 @@ class Scene:
         self.result.reconnects = max(len(self.hostile.peers) - first, 0) / max(now() - self.began, HOSTILE)
 
     def refused(self, error: NsqError) -> None:
-        """Note that a consumer ended, unless the case is one in which it should."""
-        if not self.case.ends or len(str(error)) > MOST_TEXT:
+        """Note that a consumer ended; it must be a case in which it should."""
+        self.has_ended = True
+        if self.case.ends is False or len(str(error)) > MOST_TEXT:
             self.result.broken.append(f"the client ended: {str(error)[:200]} ({len(str(error))} characters)")
 
 
@@ -304,7 +307,7 @@ async def _reads_on(scene: Scene, running: asyncio.Task[None]) -> None:
     scene.began, number = scene.began if not scene.case.is_lookup else now(), 1000
     began = now()
     first = len(scene.hostile.peers) if scene.case.is_lookup else scene.crowd
-    while now() - began < scene.lasts and not running.done():
+    while now() - began < HOSTILE and not running.done():
         number += 1
         await timed(result, "a well peer's message", WELL, deliver(well, number, scene.layout))
         await asyncio.sleep(0.5)
@@ -339,7 +342,7 @@ async def produce(scene: Scene) -> None:
     async def publish(partition: int) -> None:
         while not is_over:
             to = {} if scene.is_plain else {"partition": partition}
-            is_well = not scene.is_plain and partition == scene.partitions - 1
+            is_well = not scene.is_plain and partition == PARTITIONS - 1
 
             async def one(to: dict[str, int] = to, *, is_well: bool = is_well) -> None:
                 try:
@@ -355,12 +358,12 @@ async def produce(scene: Scene) -> None:
     publishing: list[asyncio.Task[None]] = []
     try:
         if case.is_lookup:
-            for partition in range(scene.partitions):
+            for partition in range(PARTITIONS):
                 await producer.publish(TOPIC, b"first", **({} if scene.is_plain else {"partition": partition}))  # type: ignore[arg-type]
             scene.attack()
             scene.began = now()
-        publishing += [asyncio.create_task(publish(partition)) for partition in range(scene.partitions)]
-        await asyncio.sleep(scene.lasts)
+        publishing += [asyncio.create_task(publish(partition)) for partition in range(PARTITIONS)]
+        await asyncio.sleep(HOSTILE)
         scene.count(scene.crowd)
         await _stats(producer)
         scene.heal()
@@ -378,7 +381,7 @@ async def produce(scene: Scene) -> None:
 async def _publishes_again(scene: Scene, producer: Producer) -> None:
     while True:
         try:
-            for partition in range(1 if scene.is_plain else scene.partitions):
+            for partition in range(1 if scene.is_plain else PARTITIONS):
                 to = {} if scene.is_plain else {"partition": partition}
                 await producer.publish(TOPIC, b"after", **to)  # type: ignore[arg-type]
         except NsqError:
@@ -438,24 +441,18 @@ def _measured(result: Result) -> Iterator[None]:
     result.memory = above(idle)
 
 
-async def play(case: Case, client: str, partitions: int, hostile: float) -> Result:
-    """Run a case against a kind of client, in the running virtual loop.
-
-    Args:
-        case: The case.
-        client: One of ``CLIENTS``.
-        partitions: Number of partitions, the well one included.
-        hostile: Seconds for which the peer is hostile.
-    """
+async def play(case: Case, client: str) -> Result:
+    """Run a case against a kind of client, one of ``CLIENTS``, in the running virtual loop."""
     result = Result(case, client)
-    scene = Scene(case, partitions, result)
-    scene.lasts = hostile
+    scene = Scene(case, result)
     async with scene.stage:
         scene.assign()
         with _measured(result):
             await CLIENTS[client](scene)
     if not scene.has_met:
         result.broken.append("the case met nobody")
+    if client.endswith("consumer") and case.ends and not scene.has_ended:
+        result.broken.append("the client did not end")
     if client.endswith("producer") and not scene.published:
         result.broken.append("nothing was published while the peer was hostile")
     await asyncio.sleep(0.1)  # virtual: sockets close, and the peers' tasks see it
@@ -464,7 +461,7 @@ async def play(case: Case, client: str, partitions: int, hostile: float) -> Resu
     return result
 
 
-def run(case: Case, client: str, *, partitions: int = 3, hostile: float = HOSTILE) -> Result:
+def run(case: Case, client: str) -> Result:
     """Run a case in a loop of its own."""
     with pytest.MonkeyPatch.context() as monkeypatch, asyncio.Runner(loop_factory=VirtualLoop) as runner:
 
@@ -474,6 +471,6 @@ def run(case: Case, client: str, *, partitions: int = 3, hostile: float = HOSTIL
             for port in range(NOBODY, NOBODY + 9000):
                 loop.refuse(port)
             with one_clock(monkeypatch):
-                return await play(case, client, partitions, hostile)
+                return await play(case, client)
 
         return runner.run(played())
