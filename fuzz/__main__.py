@@ -4,8 +4,7 @@ The table at the end shows, for each target, how many inputs were executed, how 
 did (new units), and the findings, which are listed below it. The exit code is 1 if there were any.
 
 ``--folder`` keeps the inputs that were found; give the same folder again to go on from there. ``--figures`` adds the
-figures to ``figures.json``, of which the page "Fuzzing" is made. ``--keep`` adds the smallest new inputs to
-``fuzz/kept``, from which later runs, and the tests of the gate, begin.
+figures to ``figures.json``, of which the page "Fuzzing" is made.
 """
 
 from __future__ import annotations
@@ -21,12 +20,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from fuzz.seeds import KEPT
 from fuzz.targets import TARGETS
 
 FIGURES: Final = Path(__file__).parent / "figures.json"
-MOST_KEPT: Final = 12
-LARGEST_KEPT: Final = 256
 _DONE: Final = re.compile(r"^Done \d+ runs in (\d+) second", re.MULTILINE)
 _STATISTIC: Final = re.compile(r"^stat::(\w+):\s+(\d+)$", re.MULTILINE)
 
@@ -84,18 +80,6 @@ def fuzz(name: str, seconds: int, folder: Path) -> Run:
     return run
 
 
-def keep(name: str, corpus: Path) -> None:
-    """Add the smallest new inputs of a run to those that are kept."""
-    path = KEPT / f"{name}.json"
-    before = json.loads(path.read_text("utf-8"))["inputs"] if path.exists() else []
-    new = sorted((each.read_bytes() for each in corpus.iterdir()), key=lambda data: (len(data), data))
-    small = [data.hex() for data in new if len(data) <= LARGEST_KEPT]
-    step = max(1, len(small) // MOST_KEPT)
-    inputs = list(dict.fromkeys([*before, *small[::step]]))[:MOST_KEPT]
-    KEPT.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"inputs": inputs}, indent=1) + "\n", encoding="utf-8")
-
-
 def record(runs: list[Run]) -> None:
     """Add runs to the figures."""
     figures: dict[str, Any] = json.loads(FIGURES.read_text("utf-8")) if FIGURES.exists() else {}
@@ -115,7 +99,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=60, help="for each target (default: %(default)s)")
     parser.add_argument("--folder", type=Path, help="where inputs and logs are written (default: a temporary folder)")
     parser.add_argument("--figures", action="store_true", help="add the figures to fuzz/figures.json")
-    parser.add_argument("--keep", action="store_true", help="add the smallest new inputs to fuzz/kept")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.targets if name not in TARGETS]
     if unknown:
@@ -126,8 +109,6 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.targets or TARGETS:
         runs.append(fuzz(name, options.seconds, folder / name))
         print(runs[-1].line(), flush=True)
-        if options.keep:
-            keep(name, folder / name / "corpus")
     if options.figures:
         record(runs)
     for run in runs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from fuzz.targets import bodies, connection, gob, headers, lines, lookups, spark
+from fuzz.targets import bodies, connection, gob, headers, lookups
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from fuzz.target import Target
 
 TARGETS: Final[Mapping[str, Target]] = {
-    target.name: target
-    for module in (connection, headers, bodies, lookups, gob, spark, lines)
-    for target in module.TARGETS
+    target.name: target for module in (connection, headers, bodies, lookups, gob) for target in module.TARGETS
 }
 """All targets by name."""

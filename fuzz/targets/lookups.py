@@ -76,12 +76,6 @@ def run_lookups(data: bytes) -> None:
             assert len(str(error)) < 1000
 
 
-def run_dates(data: bytes) -> None:
-    """The header ``Date``, by which clocks are compared."""
-    clock = Body(200, b"", date=data.decode("latin-1")).clock
-    assert clock is None or isinstance(clock, float)
-
-
 def seeds_of_lookups() -> Iterator[bytes]:
     """Yield the recorded answers."""
     for status, _, body in seeds.http_answers():
@@ -93,13 +87,4 @@ def seeds_of_lookups() -> Iterator[bytes]:
         yield b"\0" + special
 
 
-def seeds_of_dates() -> Iterator[bytes]:
-    """Yield dates as servers write them, and as they could."""
-    yield from (b"Thu, 26 Nov 2026 03:49:35 GMT", b"26 Nov 26 03:49:35 -0000", b"1 Jan 0001 00:00:00 -0000", b"")
-    yield from (b"Thu, 26-Nov-2026 03.49.35 +9999", b"31 Dec 9999 23:59:59 -9999", b"Nov 26 03:49 2026")
-
-
-TARGETS: Final = (
-    Target("lookups", "answers of nsqlookupd, and of nsqd's HTTP", run_lookups, seeds_of_lookups),
-    Target("dates", "the header Date of an answer", run_dates, seeds_of_dates, 256),
-)
+TARGETS: Final = (Target("lookups", "answers of nsqlookupd, and of nsqd's HTTP", run_lookups, seeds_of_lookups),)
