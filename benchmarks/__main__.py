@@ -51,7 +51,7 @@ def main() -> None:
     names = ["guard", *PARTS]
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)}; all when none is named")
     parser.add_argument("--json", type=Path, help="where the figures are kept, besides those that are there")
-    parser.add_argument("--page", type=Path, help="folder for the tables and the plot of all that --json keeps")
+    parser.add_argument("--page", type=Path, help="folder for the tables of all that --json keeps")
     parser.add_argument("--before", default="", metavar="COMMIT", help="peers measures it in the same rounds")
     chosen = parser.parse_args()
     if unknown := [name for name in chosen.parts if name not in names]:

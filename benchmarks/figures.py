@@ -1,4 +1,4 @@
-"""The tables and the plot of the docs, made of what was measured: ``python -m benchmarks.figures FIGURES.json FOLDER``.
+"""The tables of the docs, made of what was measured: ``python -m benchmarks.figures FIGURES.json FOLDER``.
 
 ``peers``, ``ha``, ``growth`` and ``guard`` keep what they measure in the file
 that ``--json`` names; here it becomes the parts that the page includes.
@@ -42,8 +42,6 @@ def main(arguments: list[str] | None = None) -> None:
     }
     for name, text in texts.items():
         (chosen.folder / name).write_text(text.rstrip("\n") + "\n")
-    if points := _points(kept):
-        (chosen.folder / "growth.svg").write_text(growth.plot(points))
 
 
 def _rows(kept: dict[str, Any]) -> list[tuple[Row, list[Outcome]]]:
@@ -95,17 +93,12 @@ def _guard(kept: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _points(kept: dict[str, Any]) -> dict[str, list[growth.Point]]:
-    return {
-        name: [growth.Point(*point) for point in kept[f"growth/{name}"]["figures"]]
-        for name in growth.SECTIONS
-        if f"growth/{name}" in kept
-    }
-
-
 def _growth(kept: dict[str, Any]) -> str:
     sections = []
-    for name, points in _points(kept).items():
+    for name in growth.SECTIONS:
+        if f"growth/{name}" not in kept:
+            continue
+        points = [growth.Point(*point) for point in kept[f"growth/{name}"]["figures"]]
         title = growth.SECTIONS[name][0]
         sections.append(f"**{title[0].upper()}{title[1:]}**\n\n{growth.table(name, points)}")
     return "\n\n".join(sections)

@@ -28,14 +28,13 @@ from benchmarks.descriptors import allow_descriptors
 from benchmarks.ha import LOOKUPD_VARIABLE
 from benchmarks.peers.clients.measure import peak_bytes
 from benchmarks.peers.nsqd import BINARY_VARIABLE, running
-from benchmarks.plot import Line, draw
 from benchmarks.processes import in_a_process
 from benchmarks.record import Record, load
 from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError
 from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from benchmarks.peers.nsqd import Nsqd
 
@@ -352,39 +351,24 @@ def table(name: str, points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-def plot(found: Mapping[str, Sequence[Point]]) -> str:
-    """Return the sections that tell CPU as an SVG, one panel each."""
-    lines = [
-        Line(SECTIONS[name][0], SECTIONS[name][1], [(point.at, point.cpu * 1e6) for point in points])
-        for name, points in found.items()
-        if name != "memory"
-    ]
-    return draw("CPU for one message, microseconds", lines)
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Measure and print, and draw where that is asked for."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)}; all by default")
     parser.add_argument("--rounds", type=int, default=3, help="of each point; the best counts")
     parser.add_argument("--backlog", type=int, default=5_000_000, help="largest backlog; nsqd holds it in some 3 GB")
-    parser.add_argument("--svg", type=Path, help="where the plot goes")
     parser.add_argument("--json", type=Path, help="where the figures are kept")
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.sections if name not in SECTIONS]:
         parser.error(f"unknown: {', '.join(unknown)}")
-    found: dict[str, list[Point]] = {}
     for name in chosen.sections or SECTIONS:
         before = load()
         points = section(name, chosen.rounds, chosen.backlog)
         if isinstance(points, str):
             print(f"{name}: skipped, {points}")
             continue
-        found[name] = points
         Record(chosen.json).keep(f"growth/{name}", [[*dataclasses.astuple(one)] for one in points], before)
         print(f"{SECTIONS[name][0]}\n{table(name, points)}\n", flush=True)
-    if chosen.svg:
-        chosen.svg.write_text(plot(found))
 
 
 if __name__ == "__main__":
