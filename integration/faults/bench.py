@@ -341,9 +341,8 @@ def staged(
     async def play(bench: Bench, scenario: Scenario) -> Row:
         shared = await bench.ready(stable=stable)
         topics = {kind: shared[kind] for kind in kinds or (ORDERED, ORDINARY)}
-        row = scenario.row()
         async with bench.stage(topics) as stage:
             await fault(stage)
-            return await stage.finish(row)
+            return await stage.finish(scenario.row())
 
     return play

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from integration.faults.bench import ORDERED, Bench, Scenario
+from integration.faults.bench import ORDERED, Bench, Scenario, staged
 from integration.faults.cluster import NotReadyError
 from integration.faults.probing import MARK
 from integration.faults.proxy import Network
@@ -34,20 +34,6 @@ async def _leading(bench: Bench) -> str:
     return bench.cluster.nsqlookupd(leading)
 
 
-def _during(fault: Callable[[Stage], Awaitable[None]]) -> Callable[[Bench, Scenario], Awaitable[Row]]:
-    """Make a ``play`` of a fault of the nsqlookupds."""
-
-    async def play(bench: Bench, scenario: Scenario) -> Row:
-        topics = await bench.ready()
-        row = scenario.row()
-        async with bench.stage(topics) as stage:
-            await fault(stage)
-            await stage.finish(row)
-        return row
-
-    return play
-
-
 async def killed(stage: Stage) -> None:
     """SIGKILL of the leading one."""
     name = await _leading(stage.bench)
@@ -60,30 +46,26 @@ async def killed(stage: Stage) -> None:
 
 async def all_dead(stage: Stage) -> None:
     """SIGKILL of all for 20 s."""
-    names = [stage.cluster.nsqlookupd(url) for url in stage.cluster.lookupds]
-    stage.fault("SIGKILL of all nsqlookupds")
-    for name in names:
-        await stage.cluster.kill(name, "SIGKILL")
-    await stage.bench.lasts(FAULT, for_clients=True)  # the fault
-    stage.bench.say("started again")
-    for name in names:
-        await stage.cluster.start(name)
-    await stage.bench.lasts(
-        BACK
-    )  # the second half of the fault: answers without the nsqds that have not registered again
+    # The second half of the fault: answers without the nsqds that have not registered again.
+    await _all(stage, "SIGKILL", FAULT)
 
 
 async def all_hang(stage: Stage) -> None:
     """SIGSTOP of all for 10 s, short of what ends their keys."""
+    # Late answers to old questions are part of the fault.
+    await _all(stage, "SIGSTOP", HANG)
+
+
+async def _all(stage: Stage, sig: str, seconds: float) -> None:
     names = [stage.cluster.nsqlookupd(url) for url in stage.cluster.lookupds]
-    stage.fault("SIGSTOP of all nsqlookupds")
+    stage.fault(f"{sig} of all nsqlookupds")
     for name in names:
-        await stage.cluster.kill(name, "SIGSTOP")
-    await stage.bench.lasts(HANG, for_clients=True)  # the fault
-    stage.bench.say("SIGCONT")
+        await stage.cluster.kill(name, sig)
+    await stage.bench.lasts(seconds, for_clients=True)  # the fault
+    stage.bench.say("they go on")
     for name in names:
-        await stage.cluster.kill(name, "SIGCONT")
-    await stage.bench.lasts(BACK)  # late answers to old questions are part of the fault
+        await (stage.cluster.start(name) if sig == "SIGKILL" else stage.cluster.kill(name, "SIGCONT"))
+    await stage.bench.lasts(BACK)
 
 
 def beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Row]]:
@@ -157,9 +139,9 @@ async def leader_lost_meanwhile(bench: Bench, scenario: Scenario) -> Row:
 _STALL = 0.5
 
 SCENARIOS = (
-    Scenario("lookupd-killed", "leading nsqlookupd dead", Target(_STALL, _STALL), _during(killed)),
-    Scenario("lookupds-dead", "all nsqlookupds dead 20 s", Target(_STALL, _STALL), _during(all_dead)),
-    Scenario("lookupds-hang", "all nsqlookupds hang", Target(_STALL, _STALL), _during(all_hang)),
+    Scenario("lookupd-killed", "leading nsqlookupd dead", Target(_STALL, _STALL), staged(killed)),
+    Scenario("lookupds-dead", "all nsqlookupds dead 20 s", Target(_STALL, _STALL), staged(all_dead)),
+    Scenario("lookupds-hang", "all nsqlookupds hang", Target(_STALL, _STALL), staged(all_hang)),
     Scenario(
         "lookupd-hangs", "first nsqlookupd hangs", Target(_STALL, _STALL, extra={"start-up": 2.0}), beside(hanging)
     ),
