@@ -1,4 +1,4 @@
-"""``python -m integration.faults [scenario ...] [--runs N] [--json FILE] [--verbose] [--embedded] [--list]``."""
+"""``python -m integration.faults [scenario ...] [--runs N] [--json FILE] [--sync] [--embedded] ...``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from integration.faults.cluster import Cluster
 from integration.faults.embedded import NODES, TIME_SCALE, Embedded
 from integration.faults.plain import Plain
 from integration.faults.scenarios import ALL, NAMED
+from integration.faults.threads import ThreadedLoad
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.process import loop_thread
 
 if TYPE_CHECKING:
     from integration.faults.bench import Scenario
@@ -33,6 +35,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--debug", action="store_true", help="with the library's own log")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--sync", action="store_true", help="through nsq_ha.sync")
     parser.add_argument("--plain", action="store_true", help="the cluster is of upstream's servers")
     parser.add_argument("--embedded", action="store_true", help="on an embedded cluster, at a tenth of the time")
     return parser.parse_args()
@@ -58,6 +61,9 @@ async def _run_on(cluster: Cluster, arguments: argparse.Namespace) -> list[Row]:
     if arguments.histories is not None:
         arguments.histories.mkdir(parents=True, exist_ok=True)
     bench = Bench(cluster, verbose=arguments.verbose, histories=arguments.histories)
+    if arguments.sync:
+        loop_thread.shared()  # its thread stays
+        bench.make_load = ThreadedLoad
     rows: list[Row] = []
     await bench.restore()
     await bench.clean()
@@ -65,6 +71,7 @@ async def _run_on(cluster: Cluster, arguments: argparse.Namespace) -> list[Row]:
         for scenario in _chosen(arguments.scenarios):
             for run in range(1, arguments.runs + 1):
                 row = await _once(bench, scenario, run)
+                row.notes += ["through nsq_ha.sync"] * arguments.sync
                 rows.append(row)
                 sys.stdout.write(f"{row}\n")
                 sys.stdout.flush()

@@ -7,7 +7,7 @@ import collections
 import itertools
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from integration.faults.audit import LIMIT_GRACE, Ack, Audit, Delivered, Failure
 from integration.faults.holdups import HoldUps
@@ -75,8 +75,7 @@ class Load:
         self.audit = Audit([f"k{number:02}" for number in range(pace.keys)], pace.limit)
         # Only a traced publish has a receipt that a history can be compared with.
         traced = {"trace": True} if history is not None and partitioned else {}
-        self.producer = Producer(lookupd=lookupds, **pace.producer_options | traced)
-        self.consumer = Consumer(topic, channel, lookupd=lookupds, **pace.consumer_options)
+        self.producer, self.consumer = self._clients(pace.producer_options | traced, pace.consumer_options)
         self._history: History | None = None
         if history is not None:
             kind = {"ordered": ordered, "partitioned": partitioned}
@@ -95,6 +94,11 @@ class Load:
         self._tasks: list[asyncio.Task[None]] = []
         self._publishing: asyncio.Task[None] | None = None
         self._consuming: asyncio.Task[None] | None = None
+
+    def _clients(self, producer: dict[str, Any], consumer: dict[str, Any]) -> tuple[Any, Any]:
+        """Return the two clients with these options; each can be entered, closed, and asked for its ``config``."""
+        lookupds = self.lookupds
+        return Producer(lookupd=lookupds, **producer), Consumer(self.topic, self.channel, lookupd=lookupds, **consumer)
 
     async def start(self) -> None:
         """Subscribe, then publish; returns when all partitions are subscribed."""
@@ -245,7 +249,8 @@ class Load:
                 history.stored(key, seq, receipt)
 
     async def _send(self, body: bytes, key: str | None) -> Receipt:
-        return await self.producer.publish(self.topic, body, key=key)
+        receipt: Receipt = await self.producer.publish(self.topic, body, key=key)
+        return receipt
 
     async def _consume(self) -> None:
         async for message in self.consumer:
@@ -266,21 +271,21 @@ class Load:
 
         await self.consumer.run(handler, concurrency=8)
 
-    def take(self, message: Message, at: float | None = None) -> None:
-        """Enter a delivery of now, or of the time ``at``; probes are only counted.
+    def take(self, message: Message) -> None:
+        """Enter a delivery of now; probes are only counted.
 
         Raises:
             ValueError: Its body is not one that was published.
         """
-        key, seq = "", "0"
-        if message.body != MARK:
-            key, _, seq = message.body.decode().partition(":")
-        at = time.monotonic() if at is None else at
-        delivery = Delivered(at, int(seq), message.partition, message.internal_id, message.nsqd)
-        self.enter(key, delivery, message.offset)
+        self.enter(*delivery_of(message))
 
     def enter(self, key: str, delivery: Delivered, offset: int | None = None) -> None:
         """Enter a delivery to this program or another one; a probe has no key."""
+        self.record(key, delivery, offset)
+        self.count(key, delivery)
+
+    def record(self, key: str, delivery: Delivered, offset: int | None = None) -> None:
+        """Write a delivery into the history; any thread may do so."""
         if self._history is not None:
             self._history.seen(
                 key,
@@ -291,7 +296,23 @@ class Load:
                 internal_id=delivery.internal_id,
                 offset=offset,
             )
+
+    def count(self, key: str, delivery: Delivered) -> None:
+        """Enter a delivery into the books."""
         if key:
             self.audit.delivered(key, delivery)
         else:
             self.probes_seen += 1
+
+
+def delivery_of(message: Message) -> tuple[str, Delivered, int | None]:
+    """Return what is entered of a message that is delivered now: its key, the delivery, and the offset.
+
+    Raises:
+        ValueError: Its body is not one that was published.
+    """
+    key, seq = "", "0"
+    if message.body != MARK:
+        key, _, seq = message.body.decode().partition(":")
+    delivery = Delivered(time.monotonic(), int(seq), message.partition, message.internal_id, message.nsqd)
+    return key, delivery, message.offset

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
@@ -46,6 +47,7 @@ class History(logging.Handler):
         self._file = path.open("w")
         self._topic = topic
         self._channel = channel
+        self._writing = threading.Lock()
         self._write("begin", topic=topic, channel=channel, limit=limit, ordered=ordered, partitioned=partitioned)
 
     def __enter__(self) -> Self:
@@ -98,6 +100,7 @@ class History(logging.Handler):
             self._write("finish", nsqd=line["nsqd"], partition=line["partition"], id=line["internal_id"])
 
     def _write(self, event: str, **facts: object) -> None:
-        if self._file.closed:  # a call that a closed load has left behind
-            return
-        self._file.write(json.dumps({"event": event, "at": time.monotonic(), **facts}) + "\n")
+        line = json.dumps({"event": event, "at": time.monotonic(), **facts}) + "\n"
+        with self._writing:
+            if not self._file.closed:  # a call that a closed load has left behind
+                self._file.write(line)

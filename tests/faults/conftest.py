@@ -8,6 +8,7 @@ import pytest
 from integration.faults.bench import Bench
 from integration.faults.embedded import NODES, TIME_SCALE, Embedded
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.process import loop_thread
 from tests.support.leaks import nothing_left
 
 
@@ -15,6 +16,12 @@ from tests.support.leaks import nothing_left
 def bench() -> Iterator[Bench]:
     with DevCluster(nsqds=NODES, time_scale=TIME_SCALE) as cluster:
         yield Bench(Embedded(cluster), verbose=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_loop() -> None:
+    """Start the loop of ``nsq_ha.sync``, whose thread stays."""
+    loop_thread.shared()
 
 
 @pytest.fixture(autouse=True)

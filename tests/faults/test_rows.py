@@ -15,6 +15,7 @@ from integration.faults.bench import Scenario
 from integration.faults.embedded import PACE
 from integration.faults.rows import Target
 from integration.faults.scenarios import ALL
+from integration.faults.threads import ThreadedLoad
 from integration.history.checking import Checker
 from nsq_ha.policy.lookup_pace import longest_interval, partition_delay
 
@@ -123,6 +124,17 @@ def ceiling(scenario: Scenario) -> Target:
 )
 @pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
 async def test_row(bench: Bench, name: str, tmp_path: Path) -> None:
+    await assert_reached(bench, name, tmp_path)
+
+
+@pytest.mark.few("leader-sigkill", "handler-fails", "stop-leader-frozen")
+@pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
+async def test_row_through_the_clients_for_threads(bench: Bench, name: str, tmp_path: Path) -> None:
+    bench.make_load = ThreadedLoad
+    await assert_reached(bench, name, tmp_path)
+
+
+async def assert_reached(bench: Bench, name: str, tmp_path: Path) -> None:
     scenario = next(scenario for scenario in ALL if scenario.name == name)
     bench.histories = None if name in WITHOUT_HISTORY else tmp_path
     row = await scenario.play(bench, dataclasses.replace(scenario, target=ceiling(scenario)))

@@ -17,7 +17,6 @@ from integration.faults.secrets import Secrets
 from integration.faults.slim import SlimAudit
 from integration.faults.threads import ThreadedLoad
 from nsq_ha.devcluster import AuthGrant, DevCluster
-from nsq_ha.process import loop_thread
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.full import FULL
 
@@ -37,12 +36,6 @@ def secrets(request: pytest.FixtureRequest) -> Iterator[tuple[DevCluster, Secret
     with DevCluster(nsqds=NODES, time_scale=TIME_SCALE, plain=request.param, tls=server_context(), auth={}) as cluster:
         grant = AuthGrant(ttl=TTL)
         yield cluster, Secrets(lambda one: cluster.set_auth(one, grant), lambda one: cluster.set_auth(one, None))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_loop() -> None:
-    """Start the loop of ``nsq_ha.sync``, whose thread stays."""
-    loop_thread.shared()
 
 
 @pytest.fixture(autouse=True)
