@@ -90,6 +90,11 @@ class Audit:
         """Acknowledged and not delivered."""
         return self._acked - self._seen
 
+    def undelivered(self) -> list[tuple[str, Ack]]:
+        """Return what is acknowledged and not delivered, with its key."""
+        missing = self.missing
+        return [(key, ack) for key, acks in self.acks.items() for ack in acks if (key, ack.seq) in missing]
+
     @property
     def false_denials(self) -> list[Failure]:
         """Called *not stored*, and delivered."""
@@ -113,11 +118,6 @@ class Audit:
             if one.seq not in seen:
                 seen.add(one.seq)
                 yield one
-
-    def last_deliveries(self) -> dict[int, Delivered]:
-        """Return the latest delivery from each partition."""
-        every = (one for deliveries in self.deliveries.values() for one in deliveries)
-        return {one.partition: one for one in sorted(every, key=lambda one: one.at)}
 
     def out_of_order(self) -> int:
         """Count first deliveries that came after a later one of their key."""

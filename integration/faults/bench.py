@@ -292,22 +292,19 @@ class Stage:
         return False
 
     async def finish(self, row: Row, *, drain: float = 75.0) -> Row:
-        """Stop publishing, drain for ``drain`` seconds at most (by a real cluster's clock), and fill in the row."""
-        drain = max(drain * self.bench.pace.cluster, self.bench.pace.patience)
+        """Stop publishing, drain for ``drain`` seconds at most, and fill in the row."""
         ended = time.monotonic()
         loads = list(self.loads.values())
         if self.probes.have_ended:
             # What they do not see counts as the cluster's own outage.
             row.broken.append("the probes ended")
-        await asyncio.gather(*(load.end_publishing() for load in loads))
-        await asyncio.gather(*(load.drain(drain) for load in loads))
+        await self.drain(drain)
         for load in loads:
             figures = figures_of(load, self.probes, self.since, ended)
             row.figures.append(figures)
             row.faults = self.faults
             row.broken += broken_by(figures, load.audit.limit) + load.foreign
-            if figures.lost:
-                row.notes += [f"{figures.topic}: {line}" for line in await self._story_of_missing(load)]
+            row.notes += [f"{figures.topic}: {line}" for line in await load.story_of_missing(self.since)]
             if (error := load.why_consuming_ended()) is not None:
                 row.broken.append(f"{figures.topic}: consuming ended: {error!r}")
             if load.unreadable:
@@ -318,15 +315,11 @@ class Stage:
                 )
         return row
 
-    async def _story_of_missing(self, load: Load) -> list[str]:
-        """Describe what is missing, by the books and by the servers' own numbers."""
-        story = load.story_of_missing()
-        try:
-            async with AdminClient(self.cluster.lookupds) as admin:
-                described = await admin.describe(load.topic)
-        except Exception as error:  # noqa: BLE001 - the story is worth telling without the servers' part
-            return [*story, f"the servers do not say more: {error!r}"]
-        return [*story, *(f"partition {one.partition}: {one.stats}" for one in described.partitions)]
+    async def drain(self, limit: float) -> None:
+        """Stop publishing, and let what is stored be delivered, ``limit`` seconds at most by a real cluster's clock."""
+        limit = max(limit * self.bench.pace.cluster, self.bench.pace.patience)
+        await asyncio.gather(*(load.end_publishing() for load in self.loads.values()))
+        await asyncio.gather(*(load.drain(limit) for load in self.loads.values()))
 
     async def close(self) -> None:
         """End loads and probes."""

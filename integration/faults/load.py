@@ -15,7 +15,7 @@ from integration.faults.pace import REAL
 from integration.faults.probing import MARK
 from integration.faults.waiting import beat, lasts, until
 from integration.history.recording import History
-from nsq_ha import Consumer, NsqError, Producer, PublishError
+from nsq_ha import Consumer, NsqError, Producer, PublishError, StartFrom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,8 @@ MOST_CALLS: Final = 20_000
 """Publishes under way at most, as in a service that bounds its work: a machine that cannot keep up would otherwise
 spend its time on those that fail."""
 MOST_FOREIGN: Final = 5
+QUIET: Final = 10.0
+LONG: Final = 120.0
 OVER: Final = 5.0
 """Seconds beyond its limit for which a call is waited for."""
 
@@ -72,6 +74,7 @@ class Load:
         self.channel = channel
         self.lookupds = lookupds
         self.pace = pace
+        self.partitioned = partitioned
         self.audit = Audit([f"k{number:02}" for number in range(pace.keys)], pace.limit)
         # Only a traced publish has a receipt that a history can be compared with.
         traced = {"trace": True} if history is not None and partitioned else {}
@@ -173,23 +176,46 @@ class Load:
 
     def kept_back(self) -> dict[int, int]:
         """Count what is acknowledged and not delivered, by partition."""
-        return collections.Counter(ack.partition for _, ack in self._undelivered())
+        return collections.Counter(ack.partition for _, ack in self.audit.undelivered())
 
-    def _undelivered(self) -> list[tuple[str, Ack]]:
-        """Return what is acknowledged and not delivered, with its key."""
-        missing = self.audit.missing
-        return [(key, ack) for key, acks in self.audit.acks.items() for ack in acks if (key, ack.seq) in missing]
-
-    def story_of_missing(self, most: int = 5) -> list[str]:
-        """Describe what is acknowledged and not delivered, beside the last delivery from the same partition."""
-        last = self.audit.last_deliveries()
-        now = time.monotonic()
+    async def story_of_missing(self, since: float, most: int = 20) -> list[str]:
+        """Tell of messages that are lost who acknowledged them, and whether the topic still holds them."""
+        missing = self.audit.undelivered()
+        if not missing:
+            return []
+        # Nothing of a plain nsqd can be read twice.
+        held = await self._held() if self.partitioned else None
         return [
-            f"{key}:{ack.seq} was acknowledged by {ack.nsqd} for partition {ack.partition}"
-            f" {now - ack.at:.2f} s ago (attempts {ack.attempts}); the last delivery from there was"
-            + (f" {now - last[ack.partition].at:.2f} s ago" if ack.partition in last else " never")
-            for key, ack in sorted(self._undelivered(), key=lambda one: one[1].at)[:most]
+            f"lost: {key}:{ack.seq}, acknowledged at {ack.at - since:.3f} by {ack.nsqd} for partition {ack.partition}"
+            f" in attempt {ack.attempts}" + ("" if held is None else self._where((key, ack.seq), held))
+            for key, ack in missing[:most]
         ]
+
+    @staticmethod
+    def _where(one: tuple[str, int], held: set[tuple[str, int]]) -> str:
+        return ", is in the topic" if one in held else f", is not in the topic ({len(held)} others are)"
+
+    async def _held(self) -> set[tuple[str, int]]:
+        """Read the topic from its beginning."""
+        held: set[tuple[str, int]] = set()
+        last = time.monotonic()
+        options = {**self.pace.consumer_options, "start_from": StartFrom.beginning()}
+        async with Consumer(self.topic, "all", lookupd=self.lookupds, **options) as consumer:
+
+            async def read() -> None:
+                nonlocal last
+                async for message in consumer:
+                    last = time.monotonic()
+                    message.finish()
+                    if message.body != MARK:
+                        key, _, seq = message.body.decode().partition(":")
+                        held.add((key, int(seq)))
+
+            reading = asyncio.create_task(read())
+            await until(lambda: reading.done() or time.monotonic() - last > QUIET, LONG)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        return held
 
     def has_recovered(self, since: float, now: float) -> bool:
         """Tell whether every key was acknowledged and delivered quite lately."""

@@ -116,6 +116,10 @@ class SlimAudit(Audit):
         """Acknowledged and not delivered."""
         return set(self.waiting)
 
+    def undelivered(self) -> list[tuple[str, Ack]]:
+        """Return what is acknowledged and not delivered, with its key."""
+        return [(key, ack) for (key, _), ack in sorted(self.waiting.items())]
+
     def out_of_order(self) -> int:
         """Count first deliveries that came after a later one of their key."""
         self._judge_order(float("inf"))

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Final
 from integration.faults.bench import ORDERED, ORDINARY, Bench, Scenario
 from integration.faults.cluster import NotReadyError
 from integration.faults.pace import REAL
-from integration.faults.probing import MARK
 from integration.faults.rows import Row, Target
 from integration.faults.slim import SlimAudit
-from integration.faults.waiting import until, until_true
-from nsq_ha import Consumer, StartFrom
+from integration.faults.waiting import until_true
 from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
@@ -39,9 +37,10 @@ TASKS: Final = 4.0
 SHORT_KILLS: Final = "NSQ_HA_TEST_CHAOS_SHORT_KILLS"
 """Not by default: a leader that is killed and is back before its key in etcd ends leads again, without what it had
 acknowledged and not yet written, and its followers cut their logs to its own. No client can mend that."""
+FAILING: Final = "NSQ_HA_TEST_CHAOS_FAILING"
+"""The share of handler calls that fail, such as 0.01. Without it, messages are iterated over."""
 ELECTED: Final = 25.0
 """Seconds after which another leader is elected as a rule."""
-QUIET: Final = 10.0
 
 
 class Chaos:
@@ -168,13 +167,14 @@ async def run(
     kinds: tuple[str, ...] = (ORDERED, ORDINARY),
 ) -> Row:
     """Do one fault of ``make`` after the other."""
-    ready = await bench.ready()
-    topics = {kind: ready[kind] for kind in kinds}
+    topics = {kind: topic for kind, topic in (await bench.ready()).items() if kind in kinds}
     row = scenario.row()
     row.notes.append(f"{minutes:g} minutes, seed {seed}")
-    async with bench.stage(topics, probed=False) as stage:
+    failing, luck = float(os.environ.get(FAILING) or 0.0), random.Random(seed)
+    async with bench.stage(topics, probed=False, handled=failing > 0) as stage:
         for load in stage.loads.values():
             load.audit = SlimAudit(load.audit.keys, bench.pace.limit)
+            load.fails = lambda _: luck.random() < failing
         stage.fault("chaos")
         chaos = make(stage, random.Random(seed))
         # What the process needs for all that waits during an outage it keeps: no later one makes more wait than this.
@@ -199,10 +199,7 @@ async def run(
             bench.say(f"memory and descriptors: {now}; not delivered yet: {waiting}")
         await chaos.aclose()
         row.broken += chaos.broken + await _stand_still(stage)
-        for load in _loads(stage):
-            await load.end_publishing()
-        for load in _loads(stage):
-            await load.drain(max(LONG * bench.pace.cluster, bench.pace.patience))
+        await stage.drain(LONG)
         row.faults = faults
         row.notes.append(f"{faults} faults")
         after = _used_beside_books(stage)
@@ -215,7 +212,7 @@ async def run(
         )
         for kind, load in stage.loads.items():
             _judge(kind, load, row)
-            await _look_for_lost(load, row, stage.since, is_plain=stage.cluster.is_plain)
+            row.notes += await load.story_of_missing(stage.since)
     return row
 
 
@@ -275,42 +272,6 @@ def _judge(kind: str, load: Load, row: Row) -> None:
         row.notes += [f"out of order: {text}" for text in audit.examples]
     row.broken += [f"{kind}: {count} {what}" for what, count in broken.items() if count]
     row.broken += [f"{kind}: {text}" for text in load.overdue() + load.foreign]
-
-
-async def _look_for_lost(load: Load, row: Row, since: float, *, is_plain: bool) -> None:
-    """Tell of each message that is lost who acknowledged it, and whether the topic still holds it."""
-    audit = load.audit
-    if not isinstance(audit, SlimAudit) or not audit.waiting:
-        return
-    held: set[tuple[str, int]] = set()
-    if is_plain:  # nothing there can be read twice
-        row.notes += [
-            f"lost: {key}:{seq}, acknowledged by {ack.nsqd}" for (key, seq), ack in sorted(audit.waiting.items())
-        ]
-        return
-    last = time.monotonic()
-    options = {**load.pace.consumer_options, "start_from": StartFrom.beginning()}
-    async with Consumer(load.topic, "all", lookupd=load.lookupds, **options) as consumer:
-
-        async def read() -> None:
-            nonlocal last
-            async for message in consumer:
-                last = time.monotonic()
-                message.finish()
-                if message.body != MARK:
-                    key, _, seq = message.body.decode().partition(":")
-                    held.add((key, int(seq)))
-
-        reading = asyncio.create_task(read())
-        await until(lambda: reading.done() or time.monotonic() - last > QUIET, LONG)
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-    for (key, seq), ack in sorted(audit.waiting.items()):
-        where = "is in the topic" if (key, seq) in held else f"is not in the topic ({len(held)} others are)"
-        row.notes.append(
-            f"lost: {key}:{seq}, acknowledged at {ack.at - since:.3f} by {ack.nsqd} for partition {ack.partition}"
-            f" in attempt {ack.attempts}, {where}"
-        )
 
 
 def used() -> dict[str, float]:
