@@ -1,40 +1,17 @@
-"""A pipeline through two topics, as a program for a Spark of any kind: local, standalone cluster, Connect.
+"""A pipeline through two topics, as a program that uses Spark Connect.
 
 Reads a topic whole, in more tasks than it has partitions and with a shuffle; reads it as a stream with state,
 which shuffles too; writes to a second topic, each partition by one task. Writes what it saw as JSON.
 """
 
 import json
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from nsq_ha.spark.functions import by_partition, drop_repeats
-
-
-def session(url: str, config: dict[str, str]) -> SparkSession:
-    builder = SparkSession.builder.appName("pipeline")
-    builder = builder.remote(url) if url.startswith("sc://") else builder.master(url)
-    for name, value in config.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
-def processes(spark: SparkSession) -> list[int]:
-    """Tell which processes run tasks: their parents are the daemons, one an executor."""
-
-    def parents(batches: Iterator[Any]) -> Iterator[Any]:
-        for _ in batches:
-            yield pa.RecordBatch.from_pydict({"parent": [os.getppid()]})
-
-    rows = spark.range(0, 16, 1, 8).mapInArrow(parents, "parent bigint").distinct().collect()
-    return sorted(row.parent for row in rows)
 
 
 def in_batch(source: DataFrame) -> dict[str, int]:
@@ -67,14 +44,13 @@ def onward(source: DataFrame, lookupd: str, topic: str, partitions: int) -> None
 
 def main(given: str) -> None:
     asked = json.loads(given)
-    spark = session(asked["master"], asked["config"])
+    spark = SparkSession.builder.appName("pipeline").remote(asked["server"]).getOrCreate()
     lookupd = asked["lookupd"]
     options = {"lookupd": lookupd, "topic": asked["from"], "startingOffsets": "earliest"}
     source = spark.read.format("nsq").options(**options, minPartitions="6").load()
     streamed, batches = as_stream(spark, options, asked["folder"])
     result = {
         "version": spark.version,
-        "processes": processes(spark),
         "batch": in_batch(source),
         "stream": streamed,
         "batches": batches,

@@ -128,26 +128,6 @@ async def test_a_plain_function_runs_in_a_thread(
     assert threading.get_ident() not in threads
 
 
-async def test_a_plain_function_may_answer_by_itself(
-    producer: Producer, consume: Consumers, ordered: str, mark: bytes
-) -> None:
-    seen: list[tuple[bytes, int]] = []
-
-    def handle(message: Message) -> None:
-        seen.append((message.body.removeprefix(mark), message.attempts))
-        message.touch()
-        if message.attempts == 1:
-            message.requeue(0)
-        else:
-            message.finish()
-
-    async with running(consume(ordered, msg_timeout=60.0), handle):
-        await producer.publish(ordered, mark + b"a", key="k")
-        await producer.publish(ordered, mark + b"b", key="k")
-        await eventually(lambda: len(seen) == 4)
-    assert seen == [(b"a", 1), (b"a", 2), (b"b", 1), (b"b", 2)]
-
-
 async def test_a_handler_may_answer_by_itself(
     producer: Producer, consume: Consumers, ordered: str, mark: bytes
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from integration.reading import LIMIT, Consumers, bodies, eventually, next_letter, next_of, read
+from integration.reading import Consumers, bodies, eventually, next_letter, next_of, read
 from nsq_ha import Backoff, Consumer, LookupClient, Message, Producer, PublishError
 from nsq_ha.admin import AdminClient
 from nsq_ha.dead_letters import replay
@@ -74,21 +74,6 @@ async def test_equal_ids_of_two_nsqds_are_two_messages(consume: Consumers, ordin
         assert len(ids) < len(handled)
 
 
-async def test_a_requeued_message_comes_again(
-    producer: Producer, consume: Consumers, ordinary: str, mark: bytes
-) -> None:
-    async with consume(ordinary) as consumer:
-        await producer.publish(ordinary, mark)
-        first = await next_of(consumer, mark)
-        first.requeue(0.0)
-        second = await next_of(consumer, mark)
-        second.requeue(0.2)
-        third = await next_of(consumer, mark)
-        third.finish()
-    assert [first.attempts, second.attempts, third.attempts] == [1, 2, 3]
-    assert first.internal_id == second.internal_id == third.internal_id
-
-
 async def in_flight(cluster: ClusterUnderTest, topic: str, channel: str) -> int:
     """Return how many messages of a channel are out, as the nsqds say."""
     async with LookupClient(cluster.lookupd[0]) as lookup, httpx.AsyncClient(verify=NO_CERTIFICATES) as http:
@@ -141,30 +126,6 @@ async def test_consumers_that_nobody_closes_leave_nothing_in_flight(
         )
         assert (ended.returncode, ended.stderr) == (0, "")
         assert await in_flight(cluster, ordinary, channel) == 0
-
-
-async def test_a_handler_gets_what_it_failed_at_again(
-    producer: Producer, consume: Consumers, ordinary: str, mark: bytes
-) -> None:
-    seen: list[int] = []
-    done = asyncio.Event()
-
-    async def handle(message: Message) -> None:
-        if not message.body.startswith(mark):
-            return
-        seen.append(message.attempts)
-        if message.attempts < 3:
-            raise ValueError("again")
-        done.set()
-
-    async with consume(ordinary, requeue_backoff=QUICK) as consumer:
-        running = asyncio.create_task(consumer.run(handle))
-        await producer.publish(ordinary, mark)
-        async with asyncio.timeout(LIMIT):
-            await done.wait()
-        await consumer.aclose()
-        await running
-    assert seen == [1, 2, 3]
 
 
 @pytest.mark.parametrize("policy", ["dead_letter", "republish"])

@@ -43,21 +43,6 @@ async def test_a_key_goes_to_the_partition_that_its_rule_names(
         assert messages[mark + b"%d" % number].partition == receipt.partition
 
 
-async def test_a_key_that_does_not_suit_the_rule_is_refused(cluster: ClusterUnderTest, ordered: str) -> None:
-    wrong: list[tuple[Sharding, object]] = [("java", b"bytes"), ("modulo", -1), ("modulo", "text")]
-    for sharding, key in [*wrong, ("murmur3", 1.5), ("murmur3", True)]:
-        async with Producer(lookupd=cluster.lookupd, sharding=sharding) as producer:
-            with pytest.raises(ConfigError):
-                await producer.publish(ordered, b"x", key=key)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("hashed", [-1, 1.5, "1", True, None])
-async def test_a_function_that_is_no_hash_is_refused(cluster: ClusterUnderTest, ordered: str, hashed: Any) -> None:  # noqa: ANN401
-    async with Producer(lookupd=cluster.lookupd, sharding=lambda _: hashed) as producer:
-        with pytest.raises(ConfigError, match="sharding function"):
-            await producer.publish(ordered, b"x", key="k")
-
-
 async def test_an_ordinary_topic_takes_keys_and_partitions_too(producer: Producer, ordinary: str) -> None:
     assert {(await producer.publish(ordinary, b"x", key="k")).partition for _ in range(5)} == {partition_for("k", 2)}
     assert {(await producer.publish(ordinary, b"x", partition=1)).partition for _ in range(5)} == {1}

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from integration.cluster import ClusterUnderTest
 from integration.reading import Consumers, bodies, eventually, is_multiset, next_of, numbers_by_key, read
-from nsq_ha import ConfigError, Consumer, Message, Producer, ServerError
+from nsq_ha import Consumer, Message, Producer, ServerError
 
 
 async def test_auto_reads_an_ordered_topic_in_order(
@@ -179,22 +178,3 @@ async def test_an_ordered_topic_cannot_be_sampled(consume: Consumers, ordered: s
         async with consume(ordered, sample_rate=50):
             pass
     assert caught.value.code == "E_INVALID"
-
-
-def test_options_are_checked_before_anything_is_connected(cluster: ClusterUnderTest) -> None:
-    for topic, channel, options in (
-        ("bad topic", "ch", {}),
-        ("t", "bad\nchannel", {}),
-        ("t", "x" * 65, {}),
-        ("t", "ch", {"partitions": [-1]}),
-        ("t", "ch", {"partitions": [1024]}),
-        ("t", "ch", {"max_in_flight": -1}),
-        ("t", "ch", {"sample_rate": 100}),
-        ("t", "ch", {"no_such_option": 1}),
-        ("t", "ch", {"on_give_up": "dead_letter", "max_attempts": 1}),
-        ("t", "ch", {"on_give_up": "republish", "max_attempts": 1}),
-    ):
-        with pytest.raises(ConfigError):
-            Consumer(topic, channel, lookupd=cluster.lookupd, **options)
-    with pytest.raises(ConfigError, match="lookupd"):
-        Consumer("t", "ch")

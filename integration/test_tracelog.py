@@ -54,14 +54,3 @@ async def test_a_batch_leaves_the_trace_of_each_message(
         own = [line for line in lines if line["event"] == event]
         assert [line["trace_id"] for line in own] == [1, 2, 3, 4, 5]
         assert [line["offset"] for line in own] == sorted(line["offset"] for line in own)
-
-
-async def test_untraced_publishes_and_other_topics_leave_no_publish_line(
-    producer: Producer, ordered: str, ordinary: str, mark: bytes, tmp_path: Path
-) -> None:
-    path = tmp_path / "trace.jsonl"
-    with tracelog.write_to(path, ordinary):
-        await producer.publish(ordinary, mark)
-        await producer.publish(ordered, mark, key="k", trace_id=5)
-        await producer.publish(ordinary, mark, trace_id=6)
-    assert [json.loads(line)["trace_id"] for line in path.read_text().splitlines()] == [6]

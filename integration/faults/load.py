@@ -85,7 +85,6 @@ class Load:
             self._history = History(history, topic, channel, limit=pace.limit, **kind)
         self.fails: Callable[[Message], bool] = lambda _: False
         self.hold_ups = HoldUps()
-        self.probes_seen = 0
         self.unreadable = 0
         self.most_at_once = MOST_CALLS
         self.most_calls = self.left_out = 0
@@ -325,10 +324,8 @@ class Load:
 
     def count(self, key: str, delivery: Delivered) -> None:
         """Enter a delivery into the books."""
-        if key:
+        if key:  # a probe has none
             self.audit.delivered(key, delivery)
-        else:
-            self.probes_seen += 1
 
 
 def delivery_of(message: Message) -> tuple[str, Delivered, int | None]:
