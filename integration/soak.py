@@ -19,7 +19,6 @@ import collections
 import dataclasses
 import enum
 import json
-import logging
 import os
 import pathlib
 import sys
@@ -114,7 +113,6 @@ class Figures:
     explained_repeats: int = 0
     out_of_order: int = 0
     errors: list[str] = dataclasses.field(default_factory=list)
-    warnings: list[str] = dataclasses.field(default_factory=list)
     p50_ms: float = 0.0
     p99_ms: float = 0.0
     max_ms: float = 0.0
@@ -293,33 +291,16 @@ async def _touch_and_finish(message: Message) -> None:
     message.finish()
 
 
-class Warnings(logging.Handler):
-    """Collects the library's warnings by topic; a warning without a topic counts for all."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a warning."""
-        self.texts.append(record.getMessage())
-
-
 async def soak(
     cluster: ClusterUnderTest, chosen: Sequence[Feature], *, seconds: float, rate: float
 ) -> list[tuple[Feature, Figures]]:
     """Run the chosen features side by side and return their figures."""
-    warnings = Warnings()
-    logging.getLogger("nsq_ha").addHandler(warnings)
     topics = [
         await asyncio.to_thread(cluster.create_topic, 2, 2, ordered=feature.ordered, extended=feature.extended)
         for feature in chosen
     ]
     runs = [Run(feature, topic, cluster.lookupd, rate) for feature, topic in zip(chosen, topics, strict=True)]
     figures = await asyncio.gather(*(run.run(seconds) for run in runs))
-    logging.getLogger("nsq_ha").removeHandler(warnings)
-    for topic, one in zip(topics, figures, strict=True):
-        one.warnings = [text for text in warnings.texts if topic in text]
     return list(zip(chosen, figures, strict=True))
 
 
@@ -349,10 +330,8 @@ def main() -> int:
             f"{feature.name:24} {figures.seconds:5.0f} s  acknowledged {figures.acknowledged:6}  "
             f"delivered {figures.delivered:6}  repeats {figures.explained_repeats} explained, "
             f"{figures.unexplained_repeats} not  p50 {figures.p50_ms} ms  p99 {figures.p99_ms} ms  "
-            f"max {figures.max_ms} ms  warnings {len(figures.warnings)}  {'; '.join(broken) or 'ok'}\n"
+            f"max {figures.max_ms} ms  {'; '.join(broken) or 'ok'}\n"
         )
-        for text in figures.warnings[:5]:
-            sys.stdout.write(f"    {text[:300]}\n")
         if arguments.json is not None:
             with arguments.json.open("a") as file:
                 file.write(json.dumps(dataclasses.asdict(figures) | {"broken": broken}) + "\n")
