@@ -74,9 +74,6 @@ class ClusterUnderTest(Protocol):
     def expand(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions, and wait until they are usable."""
 
-    def recreate(self, topic: str) -> None:
-        """Delete a topic of one partition, and create an empty one of its name."""
-
     def delete_channel(self, channel: str) -> None:
         """Delete a channel of all topics that were created here."""
 
@@ -132,13 +129,6 @@ class AdministeredCluster(OperatedNodes):
 
     def expand(self, topic: str, partitions: int) -> None:
         self._ask(lambda admin: admin.expand(topic, partitions, timeout=240.0))
-
-    def recreate(self, topic: str) -> None:
-        async def make(admin: AdminClient) -> None:
-            await admin.delete_topic(topic, timeout=120.0)
-            await admin.create_topic(topic, 1, 1, timeout=240.0)
-
-        self._ask(make)
 
     def delete_channel(self, channel: str) -> None:
         async def delete(admin: AdminClient) -> None:

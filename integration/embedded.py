@@ -59,9 +59,5 @@ class EmbeddedCluster(EmbeddedNodes):
     def expand(self, topic: str, partitions: int) -> None:
         self._cluster.expand(topic, partitions)
 
-    def recreate(self, topic: str) -> None:
-        self._cluster.delete_topic(topic)
-        self._cluster.create_topic(topic, 1, 1)
-
     def delete_channel(self, channel: str) -> None:
         """Leave it: it costs nothing here."""

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from integration.spark_job import begin
 from nsq_ha import OutgoingMessage, Producer, Receipt
-from nsq_ha.spark.checkpoint import PLANNED, undated
+from nsq_ha.spark.checkpoint import undated
 from tests.support.spark_queries import STARTS, TOO_SLOW, run_to_end
 
 if TYPE_CHECKING:
@@ -124,17 +124,6 @@ class Job:
         entries = sorted((path for path in found.glob("*") if path.name.isdigit()), key=lambda path: int(path.name))
         each = [undated(json.loads(path.read_text().splitlines()[-1])) for path in entries]
         return [next(iter(offsets.values())) for offsets in each]
-
-    def make_older(self, seconds: int) -> None:
-        """Have the checkpoint say that its offsets were taken earlier than they were."""
-        for entry in (self.folder / "checkpoint" / "offsets").glob("[0-9]*"):
-            lines = [json.loads(line) if line.startswith("{") else line for line in entry.read_text().splitlines()]
-            for line in lines:
-                if isinstance(line, dict) and PLANNED in line:
-                    line[PLANNED] -= seconds
-            entry.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
-            # Spark believes its own sum; without one it believes the file.
-            entry.with_name(f".{entry.name}.crc").unlink()
 
     def values(self) -> list[bytes]:
         """Bodies, in order."""

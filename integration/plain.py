@@ -90,11 +90,6 @@ class PlainCluster(OperatedNodes):
     def expand(self, topic: str, partitions: int) -> NoReturn:
         raise AssertionError("a plain cluster has no partitions")
 
-    def recreate(self, topic: str) -> None:
-        for nsqd in self._nsqds():
-            web.post(f"{nsqd}/topic/delete", params={"topic": topic})
-            web.post(f"{nsqd}/topic/create", params={"topic": topic}).raise_for_status()
-
     def close(self) -> None:
         for topic in self._topics:
             for nsqd in self._nsqds():

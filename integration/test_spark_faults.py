@@ -43,12 +43,6 @@ def under_fire(spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path) -
     return run
 
 
-@pytest.mark.slow
-async def test_a_leader_that_moves_inside_a_query_changes_no_row(cluster: ClusterUnderTest, under_fire: Under) -> None:
-    topic = await asyncio.to_thread(cluster.create_topic, 2, 2)
-    await under_fire(topic, lambda: cluster.move_leader(topic, 0))
-
-
 @pytest.mark.faults
 async def test_a_leader_that_dies_inside_a_query_changes_no_row(cluster: ClusterUnderTest, under_fire: Under) -> None:
     topic = await asyncio.to_thread(cluster.create_topic, 2, 3)

@@ -7,12 +7,11 @@ flushes them, which is seconds later. Nothing else reads the topics, since a con
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import functions as f
 
 from integration.jobs import Job, wait_until
 from integration.replays import of
@@ -90,43 +89,3 @@ async def test_queries_right_after_publishes_read_each_message_once(
         assert job.values() == numbered(130 * (run + 1), 0)
     ends = [each["0"] for each in job.ends()]
     assert ends == sorted(set(ends)), "each batch ends behind the one before"
-
-
-@pytest.mark.slow
-async def test_one_fresh_message_does_not_end_a_query_that_reads_all_there_is(
-    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
-) -> None:
-    topic = await asyncio.to_thread(cluster.create_topic, 2, 2, sync_every=SYNC_EVERY)
-    await publish(cluster, topic, 0, numbered(2000, 0), 1)
-    # Alone in its partition: then nsqd answers with an error, not with a wrong message.
-    met: list[bool] = []
-    for run in runs(1, met):
-        is_fresh_still = await publish(cluster, topic, 1, numbered(1, 2000 + run), 1)
-        met.append(is_fresh_still)
-    job = Job(topic, tmp_path, **of(cluster), maxOffsetsPerTrigger="500")
-    await asyncio.to_thread(job.drain, spark)
-    assert job.values() == numbered(2000 + len(met), 0)
-
-
-async def test_a_batch_read_is_cut_among_fresh_messages(spark: SparkSession, cluster: ClusterUnderTest) -> None:
-    topic = await asyncio.to_thread(cluster.create_topic, 1, 2, sync_every=SYNC_EVERY)
-    met: list[bool] = []
-
-    def read(**options: str) -> list[int]:
-        """Return how many rows each task gave."""
-        frame = spark.read.format("nsq").options(lookupd=",".join(cluster.lookupd), topic=topic, **options).load()
-        counted: Any = frame.groupBy(f.spark_partition_id()).agg(f.count("*").alias("rows")).collect()
-        return [row.rows for row in counted]
-
-    for run in runs(len(CUTS), met):
-        options, is_cut = CUTS[run % len(CUTS)]
-        met.append(await publish(cluster, topic, 0, numbered(150, 150 * run), 120))
-        rows = await asyncio.to_thread(read, **options)
-        assert sum(rows) == 150 * (run + 1)
-        assert is_cut(rows)
-
-
-CUTS: list[tuple[dict[str, str], Callable[[list[int]], bool]]] = [
-    ({"maxRecordsPerPartition": "40"}, lambda rows: max(rows) <= 40),
-    ({"minPartitions": "6"}, lambda rows: len(rows) == 6),
-]

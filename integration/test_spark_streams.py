@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -25,7 +23,6 @@ from integration.replays import of
 from nsq_ha.policy import sharding
 from nsq_ha.spark.checkpoint import undated
 from nsq_ha.spark.functions import by_partition, drop_repeats, row_id
-from tests.support.full import FULL
 from tests.support.spark_queries import run_to_end
 
 if TYPE_CHECKING:
@@ -38,8 +35,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
-
-SLOW = float(os.environ.get("NSQ_HA_TEST_SLOW_SINK", "2.5"))
 """Seconds that a sink takes for one portion; above 90 the server's heartbeats go unanswered for too long as well."""
 
 
@@ -116,67 +111,10 @@ async def test_channels_that_are_deleted_under_the_readers_change_no_row(
     assert job.values() == bodies
 
 
-@pytest.mark.slow
-async def test_a_sink_that_is_slower_than_the_server_allows_changes_no_row(
-    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
-) -> None:
-    topic, bodies = await heavy(cluster, 1)
-    job = Job(topic, tmp_path, **of(cluster), arrowBatchRows="20", msgTimeout="1s")
-
-    def dawdle() -> None:
-        # All that is in flight by now times out, and comes again on the same channel.
-        threading.Event().wait(SLOW)
-
-    await asyncio.to_thread(run_held, job, spark, dawdle)
-    assert job.values() == bodies
-
-
-async def a_job_whose_topic_was_made_anew(
-    spark: SparkSession, cluster: ClusterUnderTest, folder: Path, *, before: int, after: int
-) -> Job:
-    """Stream messages to their end, re-create their topic, and publish others, numbered on."""
-    topic = await asyncio.to_thread(cluster.create_topic, 1, 1)
-    await publish(cluster.lookupd, topic, numbered(before))
-    job = Job(topic, folder, **of(cluster))
-    await asyncio.to_thread(job.drain, spark)
-    await asyncio.to_thread(cluster.recreate, topic)
-    await publish(cluster.lookupd, topic, numbered(after, before))
-    return job
-
-
-LATER: Final = {"at once": 0, "an hour later": 3600}
 """Seconds from the first query to the second one."""
 
 
-@pytest.mark.parametrize("seconds", LATER.values() if FULL else [0], ids=LATER if FULL else ["at once"])
-async def test_a_topic_that_was_made_anew_is_data_loss(
-    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path, seconds: int
-) -> None:
-    job = await a_job_whose_topic_was_made_anew(spark, cluster, tmp_path, before=500, after=20)
-    job.make_older(seconds)
-    with pytest.raises(StreamingQueryException, match=r"the log ends at \d+, before the offset \d+ reached"):
-        await asyncio.to_thread(job.drain, spark)
-    job.options["failOnDataLoss"] = "false"
-    await asyncio.to_thread(job.drain, spark)
-    assert job.values() == numbered(520)
-
-
 # In the short form each value once.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seconds", "after"), list(itertools.product(LATER.values(), (20, 50))) if FULL else [(0, 50), (3600, 20)]
-)
-async def test_a_topic_that_was_made_anew_and_is_not_shorter_than_before_is_data_loss(
-    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path, seconds: int, after: int
-) -> None:
-    job = await a_job_whose_topic_was_made_anew(spark, cluster, tmp_path, before=20, after=after)
-    job.make_older(seconds)
-    with pytest.raises(StreamingQueryException, match="the topic was re-created"):
-        await asyncio.to_thread(job.drain, spark)
-    job.options["failOnDataLoss"] = "false"
-    await asyncio.to_thread(job.drain, spark)
-    assert job.values() == numbered(20 + after)
-    assert await asyncio.to_thread(job.drain, spark) == []
 
 
 async def test_per_key_order_holds_from_the_sink_to_the_source(spark: SparkSession, cluster: ClusterUnderTest) -> None:
