@@ -36,6 +36,14 @@ def replay(lookupd: tuple[str, ...], topic: str, between: Callable[[Range], None
     return rows
 
 
+def is_fresh(cluster: ClusterUnderTest, topic: str) -> bool:
+    """Tell whether the newest message of a partition cannot be found yet."""
+    with BlockingCluster(cluster.lookupd) as asked:
+        leaders = asked.view(topic).leaders
+        newest = {each: asked.extents(topic, node)[each].messages for each, node in leaders.items()}
+        return any(asked.stored(topic, each, leaders[each], "count", newest[each]) is None for each in newest)
+
+
 def assert_chains(rows: Rows) -> None:
     for part, messages in rows.items():
         position = part.start

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.jobs import Job, wait_until
-from integration.replays import of
+from integration.replays import is_fresh, of
 from nsq_ha import OutgoingMessage, Producer, Receipt
-from nsq_ha.spark.cluster import BlockingCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,29 +49,21 @@ def runs(least: int, met: list[bool]) -> Iterator[int]:
     assert any(met), f"none of {MOST_RUNS} runs met a fresh message"
 
 
-def is_fresh(cluster: ClusterUnderTest, topic: str, partition: int) -> bool:
-    """Tell whether the newest message cannot be found yet."""
-    with BlockingCluster(cluster.lookupd) as asked:
-        node = asked.view(topic).leaders[partition]
-        newest = asked.extents(topic, node)[partition].messages
-        return asked.stored(topic, partition, node, "count", newest) is None
-
-
-async def publish(cluster: ClusterUnderTest, topic: str, partition: int, bodies: list[bytes], fresh: int) -> bool:
+async def publish(cluster: ClusterUnderTest, topic: str, bodies: list[bytes], fresh: int) -> bool:
     """Publish, the last ``fresh`` ones once the others are flushed; tell whether they are fresh still."""
     async with Producer(lookupd=cluster.lookupd) as producer:
 
         async def send(lot: list[bytes]) -> None:
-            receipts = await producer.publish_many(topic, [OutgoingMessage(body, partition=partition) for body in lot])
+            receipts = await producer.publish_many(topic, [OutgoingMessage(body) for body in lot])
             assert all(isinstance(receipt, Receipt) for receipt in receipts)
 
         if len(bodies) > fresh:
             await send(bodies[:-fresh])
-            await asyncio.to_thread(wait_until, lambda: not is_fresh(cluster, topic, partition))
+            await asyncio.to_thread(wait_until, lambda: not is_fresh(cluster, topic))
         # One by one: of a whole batch nsqd answers with an error, of single messages with a wrong one.
         for body in bodies[-fresh:]:
-            await producer.publish(topic, body, partition=partition)
-    return await asyncio.to_thread(is_fresh, cluster, topic, partition)
+            await producer.publish(topic, body)
+    return await asyncio.to_thread(is_fresh, cluster, topic)
 
 
 @pytest.mark.slow
@@ -84,7 +75,7 @@ async def test_queries_right_after_publishes_read_each_message_once(
     job = Job(topic, tmp_path, **of(cluster), **limit)
     met: list[bool] = []
     for run in runs(3, met):
-        met.append(await publish(cluster, topic, 0, numbered(130, 130 * run), 30))
+        met.append(await publish(cluster, topic, numbered(130, 130 * run), 30))
         await asyncio.to_thread(job.drain, spark)
         assert job.values() == numbered(130 * (run + 1), 0)
     ends = [each["0"] for each in job.ends()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -19,7 +20,7 @@ from integration.exactness.verdict import Row, Verdict, judge
 from integration.exactness.writer import Writer
 from integration.holding import run_held, running_held
 from integration.jobs import Job, running, wait_until, workers
-from integration.replays import of
+from integration.replays import is_fresh, of
 from nsq_ha.spark.cluster import BlockingCluster
 from tests.support.spark_queries import TOO_SLOW
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 SYNC_EVERY: Final = 100_000
 """Messages that may wait unflushed; more than a run publishes."""
 REPLICAS: Final = 3
+Trouble = Callable[[Job, "SparkSession", "ClusterUnderTest"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ async def play(scenario: Scenario, cluster: ClusterUnderTest, spark: SparkSessio
         async with writer.writing():
             await asyncio.to_thread(trouble(scenario), job, spark, cluster)
         await writer.write(scenario.fresh, 1)
-        fresh = await asyncio.to_thread(_is_fresh, cluster, topic)
+        fresh = await asyncio.to_thread(is_fresh, cluster, topic)
         await asyncio.to_thread(job.drain, spark)
         acknowledged = writer.acknowledged
     log = await asyncio.to_thread(whole_log, cluster, topic)
@@ -146,18 +148,10 @@ def _kill_driver_late(job: Job, spark: SparkSession, cluster: ClusterUnderTest) 
         wait(lambda: job.planned > job.commits >= 1)
 
 
-def _kill_leader_early(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
-    """Kill a leader in the middle of the first micro-batch."""
-    _kill_leader(job, spark, cluster, after=0)
-
-
-def _kill_leader_late(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
-    """Kill a leader in the middle of a later micro-batch."""
-    _kill_leader(job, spark, cluster, after=2)
-
-
 def _kill_leader(job: Job, spark: SparkSession, cluster: ClusterUnderTest, *, after: int) -> None:
     """Kill the leader of a partition while tasks are in the middle, and start it when another node leads.
+
+    Some micro-batches are done before: ``after``.
 
     What the stopped tasks have not read yet, and the ranges of tasks that have not begun, can only come from the next
     leader.
@@ -175,24 +169,21 @@ def _kill_leader(job: Job, spark: SparkSession, cluster: ClusterUnderTest, *, af
         wait(lambda: job.commits >= done + 3)
 
 
-def trouble(scenario: Scenario | SinkScenario) -> Callable[[Job, SparkSession, ClusterUnderTest], None]:
+def trouble(scenario: Scenario | SinkScenario) -> Trouble:
     """Return what runs the first query of a scenario."""
     driver = _kill_driver_early if scenario.early else _kill_driver_late
-    leader = _kill_leader_early if scenario.early else _kill_leader_late
-    return {"none": _nothing, "repeat": _repeat, "worker": _kill_workers, "driver": driver, "leader": leader}[
-        scenario.fault
-    ]
+    leader = functools.partial(_kill_leader, after=0 if scenario.early else 2)
+    faults: dict[str, Trouble] = {
+        "none": _nothing,
+        "repeat": _repeat,
+        "worker": _kill_workers,
+        "driver": driver,
+        "leader": leader,
+    }
+    return faults[scenario.fault]
 
 
 # ---------------------------------------------------------------- the log
-
-
-def _is_fresh(cluster: ClusterUnderTest, topic: str) -> bool:
-    """Tell whether the newest message of a partition cannot be found yet."""
-    with BlockingCluster(cluster.lookupd) as asked:
-        leaders = asked.view(topic).leaders
-        newest = {each: asked.extents(topic, node)[each].messages for each, node in leaders.items()}
-        return any(asked.stored(topic, each, leaders[each], "count", newest[each]) is None for each in newest)
 
 
 def whole_log(cluster: ClusterUnderTest, topic: str) -> list[Row]:
@@ -207,7 +198,7 @@ def whole_log(cluster: ClusterUnderTest, topic: str) -> list[Row]:
 
 def _extents(cluster: ClusterUnderTest, topic: str) -> tuple[dict[int, Node], dict[int, int]]:
     """Return leaders and numbers of the newest messages, by partition, once these can be found."""
-    wait_until(lambda: not _is_fresh(cluster, topic))
+    wait_until(lambda: not is_fresh(cluster, topic))
     with BlockingCluster(cluster.lookupd) as asked:
         leaders = dict(asked.view(topic).leaders)
         return leaders, {each: asked.extents(topic, node)[each].messages for each, node in leaders.items()}

@@ -1,38 +1,16 @@
-"""The tables of kept results: sums, and all runs for the docs by ``python -m integration.exactness.table FILE``."""
+"""The table of all runs for the docs: ``python -m integration.exactness.table FILE``."""
 
 from __future__ import annotations
 
-import collections
 import json
 import pathlib
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 Run = Mapping[str, Any]
 
 NAMES: Final = ("acknowledged", "stored", "rows", "batches")
-
-
-def sums(runs: Iterable[Run]) -> Iterator[tuple[str, str, int, list[int], int]]:
-    """Yield what was killed, how was read, the number of runs, sums of what they did, and how many were exact."""
-    grouped: dict[tuple[str, str], list[Run]] = collections.defaultdict(list)
-    for run in runs:
-        of = run["scenario"]
-        grouped[of["fault"], of.get("fetch") or f"{of['source']}/{of['way']}"].append(run)
-    for (fault, fetch), each in sorted(grouped.items()):
-        counted = [sum(run[name] for run in each) for name in NAMES]
-        yield fault, fetch, len(each), counted, sum(run["exact"] for run in each)
-
-
-def summary(runs: Collection[Run]) -> str:
-    """Return the sums as text."""
-    heads = f"{'written':>10}{'stored':>10}{'rows':>10}{'batches':>9}"
-    lines = [f"{'killed':<10}{'how':<17}{'runs':>6}{heads}{'exact':>7}"]
-    for fault, fetch, count, (written, stored, rows, batches), exact in sums(runs):
-        sums_of = f"{written:>10}{stored:>10}{rows:>10}{batches:>9}"
-        lines.append(f"{fault:<10}{fetch:<17}{count:>6}{sums_of}{exact:>7}")
-    return "\n".join(lines)
 
 
 HEADS: Final = (
