@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from tests.examples import ROOT
-from tests.support.pages import lost
 
 PAGE = ROOT / "docs" / "reference" / "comparison.md"
 TEXT = PAGE.read_text("utf-8")
@@ -15,7 +14,6 @@ ROWS = [
     if line.startswith("| ") and not line.startswith("| |")
 ]
 LINK = re.compile(r'\[yes\]\(\.\./\.\./((?:tests|integration)/[\w/]+\.py) "(test_\w+)"\)')
-TESTS = sorted(set(LINK.findall(TEXT)))
 
 
 def test_the_page_is_about_something() -> None:
@@ -28,10 +26,6 @@ def test_each_yes_of_ours_has_a_test_and_each_no_a_reason() -> None:
     for _, ours, *_ in ROWS:
         assert LINK.match(ours) or re.match(r"no: .{12}", ours), ours
         assert ours.count("yes") == len(LINK.findall(ours)), ours
-
-
-def test_a_test_that_the_page_names_exists() -> None:
-    assert lost("::".join(test) for test in TESTS) == []
 
 
 def test_what_others_have_and_we_lack_is_little() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import ROOT
-from tests.support.promises import Evidence, sentences, sentences_of, unused_definitions, why_no_evidence
+from tests.support.pages import ROOT, named_in
+from tests.support.promises import LEFT_OUT, Evidence, sentences, sentences_of, unused_definitions, why_no_evidence
 
 PAGES = {
     ROOT / "SECURITY.md": 16,
@@ -40,6 +40,14 @@ def test_each_link_that_is_defined_is_used(page: Path) -> None:
 
 def test_a_test_that_a_page_links_to_runs() -> None:
     assert [why for test in TESTS if (why := why_no_evidence(test)) is not None] == []
+
+
+def test_a_test_that_any_page_links_to_exists() -> None:
+    pages = [*ROOT.glob("*.md"), *(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)]
+    tests = {test for page in pages for test in named_in(page.read_text("utf-8"))}
+    found = {test: why_no_evidence(Evidence(*test.split("::"))) for test in tests}
+    assert {test: why for test, why in found.items() if why is not None and not LEFT_OUT.search(why)} == {}
+    assert len(tests) > 300
 
 
 def test_the_pages_have_tests() -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from tests.support.pages import lost, named_in, rows_of
+from tests.support.pages import named_in, rows_of
 from tests.support.promises import Evidence, why_no_evidence
 
 ROWS = rows_of("docs/explanation/spark-proof.md")
-
-
-def test_the_page_names_tests_that_exist() -> None:
-    assert lost({test for row in ROWS for test in named_in(row)}) == []
 
 
 def test_most_rows_have_a_test_that_runs_at_every_change() -> None:

@@ -260,8 +260,8 @@ def why_no_evidence(evidence: Evidence) -> str | None:
             case ast.FunctionDef() | ast.AsyncFunctionDef() if node.name == evidence.name:
                 found = LEFT_OUT.search(" ".join([*map(ast.unparse, node.decorator_list), *for_all]))
                 return f"{evidence.name} has {found[0]!r}" if found else None
-            case ast.Assign(targets=[ast.Name(id=target)]) if target == evidence.name:  # the tests of a state machine
-                return None
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.ClassDef(name=name) if name == evidence.name:
+                return None  # the tests of a state machine
     return f"{evidence.path} has no test {evidence.name!r}"
 
 
