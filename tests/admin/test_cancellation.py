@@ -21,12 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 CALLS: Final[dict[str, Callable[[AdminClient], Coroutine[Any, Any, object]]]] = {
-    "topics": lambda admin: admin.topics(),
-    "cluster": lambda admin: admin.cluster(),
     "describe": lambda admin: admin.describe("orders", clients=True),
     "stats": lambda admin: admin.stats("orders"),
     "create_channel": lambda admin: admin.create_channel("orders", "billing"),
-    "pause_channel": lambda admin: admin.pause_channel("orders", "billing"),
 }
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha.admin import AdminClient
-from nsq_ha.engine import http
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
@@ -78,19 +77,6 @@ async def test_expanding_gives_the_new_partitions_the_channels_of_the_others(
     cluster.lookups(cluster.body(4150) | body, cluster.body(4150, 4150) | body)
     cluster.has_channels()
     cluster.nsqd.answer("/stats", {"topics": [part(0, "audit", "billing", "replay#ephemeral"), part(1, "audit")]})
-    cluster.nsqd.answer("/channel/create", b"")
-    await admin.expand("orders", 2)
-    assert cluster.nsqd.queries("/channel/create") == [{"topic": "orders", "partition": "1", "channel": "billing"}]
-
-
-async def test_a_second_expansion_completes_the_first(cluster: Scripted, admin: AdminClient) -> None:
-    cluster.leader.answer("/topic/partition/expand", b"")
-    cluster.lookups(cluster.body(4150, 4150) | {"channels": ["billing"]})
-    cluster.has_channels()
-    empty = part(1) | {"is_leader": False}
-    cluster.nsqd.answer("/stats", {"topics": [part(0, "billing"), empty | {"is_leader": True}]})
-    cluster.nsqd.then("/stats", {"topics": [part(0, "billing"), empty]})
-    cluster.nsqd.then("/stats", {"topics": [part(0, "billing"), empty | {"is_leader": True}]})
     cluster.nsqd.answer("/channel/create", b"")
     await admin.expand("orders", 2)
     assert cluster.nsqd.queries("/channel/create") == [{"topic": "orders", "partition": "1", "channel": "billing"}]
@@ -216,14 +202,6 @@ async def test_a_destination_that_makes_no_sense_is_refused(cluster: Scripted, a
         await admin.move_leader("orders", 1)
 
 
-async def test_a_move_that_does_nothing_is_asked_for_again(cluster: Scripted, admin: AdminClient) -> None:
-    in_sync(cluster, 4150, 4160)
-    cluster.leader.answer("/topic/partition/move", b"")
-    cluster.lookups(*[cluster.body(4150)] * 13, cluster.body(4160))
-    assert (await admin.move_leader("orders", 0)).tcp_port == 4160
-    assert cluster.leader.count("/topic/partition/move") == 2
-
-
 @pytest.mark.parametrize(("late", "asked"), [(10, 1), (12, 2)])
 async def test_a_move_that_the_cluster_shows_late_is_one(
     cluster: Scripted, admin: AdminClient, late: int, asked: int
@@ -259,15 +237,6 @@ async def test_a_description_has_all_there_is(cluster: Scripted, admin: AdminCli
     assert found.view.partition_num == 3
 
 
-async def test_a_node_that_does_not_answer_only_leaves_a_gap(cluster: Scripted, admin: AdminClient) -> None:
-    await cluster.nsqd.stop()
-    cluster.lookups(cluster.body(4150))
-    found = await admin.describe("orders")
-    assert found.partitions[0].stats is None
-    assert found.partitions[0].replicas == ()
-    assert found.channels == ()
-
-
 async def test_a_node_that_hangs_is_waited_for_once(cluster: Scripted) -> None:
     """Each of its partitions waited in turn: nothing was known of a topic if the node led more than some thirty."""
     cluster.nsqd.behave = hang
@@ -275,17 +244,6 @@ async def test_a_node_that_hangs_is_waited_for_once(cluster: Scripted) -> None:
     async with AdminClient(cluster.follower.url, question_timeout=0.5) as admin:
         found = await admin.describe("orders", timeout=1.5)
     assert {("no complete answer within" in entry.error, entry.stats) for entry in found.partitions} == {(True, None)}
-
-
-async def test_a_node_with_too_many_clients_to_list_is_described_without(
-    cluster: Scripted, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "MAX_BODY_BYTES", 4000)
-    cluster.lookups(cluster.body(4150))
-    for clients in ([{"client_id": "worker"}] * 1000, []):
-        cluster.nsqd.then("/stats", {"topics": [part(0, "billing", client_num=1000, clients=clients)]})
-    found = await asyncio.wait_for(admin.describe("orders", clients=True), LIMIT)
-    assert [each.clients for each in found.totals] == [1000]
 
 
 async def test_lists_come_from_the_first_that_answers(cluster: Scripted, admin: AdminClient) -> None:
@@ -296,14 +254,6 @@ async def test_lists_come_from_the_first_that_answers(cluster: Scripted, admin: 
     with pytest.raises(LookupUnavailableError) as caught:
         await admin.topics()
     assert [url for url, _ in caught.value.causes] == [cluster.follower.url]
-
-
-async def test_without_nsqlookupd_a_description_fails_at_once(cluster: Scripted, admin: AdminClient) -> None:
-    await cluster.follower.stop()
-    began = asyncio.get_running_loop().time()
-    with pytest.raises(LookupUnavailableError):
-        await admin.describe("orders")
-    assert asyncio.get_running_loop().time() - began < 4.0
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "2", None, float("nan")])

@@ -12,11 +12,9 @@ from nsq_ha.errors import (
     ChangeIncompleteError,
     ChannelNotFoundError,
     ConfigError,
-    InvalidCommandError,
     LookupUnavailableError,
     NoLeaderError,
     TlsRequiredError,
-    TopicNotFoundError,
 )
 from tests.admin.limits import at_its_limit
 from tests.admin.scripted import Plain, part
@@ -191,19 +189,6 @@ async def test_a_partition_without_the_channel_is_named_where_that_matters(
     await asyncio.wait_for(admin.empty_channel("orders", "billing"), LIMIT)
 
 
-async def test_a_channel_of_an_unknown_topic_is_not_changed(cluster: Scripted, admin: AdminClient) -> None:
-    cluster.lookups({"message": "Key not found"}, status=404)
-    calls: dict[str, tuple[object, ...]] = {"set_offset": (StartFrom.end(),), "channels": ()}
-    for name in ("create", "delete", "pause", "unpause", "skip", "unskip", "empty", "reset"):
-        calls[f"{name}_channel"] = ()
-    cluster.has_channels()
-    for name, more in calls.items():
-        arguments = ("orders",) if name == "channels" else ("orders", "billing", *more)
-        with pytest.raises(TopicNotFoundError):
-            await asyncio.wait_for(getattr(admin, name)(*arguments), LIMIT)
-    assert cluster.nsqd.requests == []
-
-
 # ---------------------------------------------------------------- emptying, deleting, registered channels
 
 
@@ -285,14 +270,6 @@ async def test_every_form_of_a_position_is_sent(
     assert cluster.nsqd.bodies == [wire, wire]
 
 
-async def test_a_reset_is_by_time_or_to_the_beginning(cluster: Scripted, admin: AdminClient) -> None:
-    cluster.lookups(cluster.body(4150))
-    cluster.nsqd.answer("/channel/setoffset", b"")
-    await asyncio.wait_for(admin.reset_channel("orders", "billing"), LIMIT)
-    await asyncio.wait_for(admin.reset_channel("orders", "billing", 1_700_000_000.5), LIMIT)
-    assert cluster.nsqd.bodies == [b"virtual_queue:0", b"timestamp:1700000000"]
-
-
 async def test_positions_by_partition_leave_the_others_alone(cluster: Scripted, admin: AdminClient) -> None:
     cluster.lookups(cluster.body(4150, 4150, partition_num=3))  # partition 2 has no leader, and need not have one
     cluster.nsqd.answer("/channel/setoffset", b"")
@@ -314,13 +291,6 @@ async def test_what_is_no_position_sends_nothing(cluster: Scripted, admin: Admin
     with pytest.raises(ConfigError):
         await admin.set_offset("orders", "billing", start)
     assert cluster.leader.requests == []
-
-
-async def test_a_position_that_the_server_refuses_is_an_error(cluster: Scripted, admin: AdminClient) -> None:
-    cluster.lookups(cluster.body(4150))
-    cluster.nsqd.answer("/channel/setoffset", {"message": "invalid consume offset"}, 400)
-    with pytest.raises(InvalidCommandError, match=r"invalid consume offset .*partition 0 at nsqd 127.0.0.1:4150"):
-        await asyncio.wait_for(admin.reset_channel("orders", "billing"), LIMIT)
 
 
 # ---------------------------------------------------------------- lists
@@ -395,14 +365,6 @@ async def test_every_server_gets_a_channel_though_one_is_down(
     assert all(fake.count("/channel/create") >= 1 for fake in others)
 
 
-async def test_a_plain_channel_is_paused_at_every_nsqd(plain_cluster: Plain, plain_admin: AdminClient) -> None:
-    plain_cluster.has_topic(0, 1)
-    say(plain_cluster, "billing", paused=True)
-    await asyncio.wait_for(plain_admin.pause_channel("orders", "billing"), LIMIT)
-    wanted = {"topic": "orders", "channel": "billing"}
-    assert plain_cluster.asked("/channel/pause") == [[], [], [wanted], [wanted]]
-
-
 async def test_a_plain_channel_is_not_paused_while_an_nsqlookupd_is_silent(
     plain_cluster: Plain, plain_admin: AdminClient
 ) -> None:
@@ -422,18 +384,6 @@ async def test_a_plain_channel_is_not_paused_while_an_nsqlookupd_is_silent(
     await silent.start()
     await asyncio.wait_for(pausing, LIMIT)
     assert plain_cluster.nsqds[1].count("/channel/pause") == 1
-
-
-async def test_a_plain_topic_that_only_a_slow_nsqlookupd_knows_gets_its_channel(
-    plain_cluster: Plain, plain_admin: AdminClient
-) -> None:
-    """It was said not to exist."""
-    plain_cluster.has_topic(1)
-    say(plain_cluster, "billing")
-    plain_cluster.lookupds[1].delay = 0.6
-    plain_cluster.lookupds[0].answer("/channels", {"channels": ["billing"]})
-    await asyncio.wait_for(plain_admin.create_channel("orders", "billing"), LIMIT)
-    assert plain_cluster.nsqds[1].count("/channel/create") == 1
 
 
 @pytest.mark.parametrize("change", ["create", "delete", "pause"])
@@ -484,13 +434,3 @@ async def test_a_plain_channel_that_only_an_nsqlookupd_lists_is_deleted_there(
     say(plain_cluster)
     await asyncio.wait_for(plain_admin.delete_channel("orders", "billing"), LIMIT)
     assert [len(queries) for queries in plain_cluster.asked("/channel/delete")] == [1, 1, 0, 0]
-
-
-@pytest.mark.parametrize("call", ["skip", "unskip", "reset"])
-async def test_what_needs_the_partitioned_server_says_so(
-    plain_cluster: Plain, plain_admin: AdminClient, call: str
-) -> None:
-    plain_cluster.has_topic(0)
-    text = "plain nsqd keeps no finished messages" if call == "reset" else f"cannot {call}: plain nsqd has no such"
-    with pytest.raises(ConfigError, match=text):
-        await asyncio.wait_for(getattr(plain_admin, f"{call}_channel")("orders", "billing"), LIMIT)

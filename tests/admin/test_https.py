@@ -13,7 +13,7 @@ from nsq_ha.admin import AdminClient
 from nsq_ha.errors import ConfigError, TlsRequiredError
 from tests.admin.conftest import quicken
 from tests.admin.scripted import Plain, Scripted, part
-from tests.engine.lookups.loopback import Fake, hang
+from tests.engine.lookups.loopback import Fake
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import LIMIT
 from tests.support.ports import fixed_ports
@@ -105,12 +105,6 @@ async def test_an_nsqd_without_https_says_what_to_set(cluster: Scripted, nsqd: t
 
 async def test_a_certificate_that_is_not_trusted_says_what_to_set(cluster: Scripted) -> None:
     async with refused(cluster, r"for a certificate of your own, give tls=TlsConfig\(ca_file=\.\.\.\)"):
-        pass
-
-
-async def test_https_that_hangs_is_no_https(cluster: Scripted, nsqd: tuple[Fake, Fake]) -> None:
-    nsqd[1].behave = hang
-    async with refused(cluster, r"no complete answer within 0\.5 s", tls=TLS, question_timeout=0.5):
         pass
 
 

@@ -141,19 +141,6 @@ async def test_topics_are_summed_over_the_leaders(
     assert len(found.nodes[0].partitions) == 3
 
 
-async def test_an_nsqd_that_does_not_answer_is_named(
-    cluster: Scripted, admin: AdminClient, serve: Callable[[], Awaitable[Fake]]
-) -> None:
-    second = await with_second(cluster, serve)
-    await second.stop()
-    cluster.nsqd.answer("/stats", {"topics": [part(0)]})
-    found = await asyncio.wait_for(admin.stats(), LIMIT)
-    (silent,) = found.silent
-    assert silent.node.address == "127.0.0.1:4160"
-    assert f"nsqd {second.url}: cannot connect" in silent.error
-    assert [topic.topic for topic in found.topics] == ["orders"]
-
-
 async def test_long_texts_are_cut(cluster: Scripted, admin: AdminClient) -> None:
     """Versions of 8 MiB made a page of 158 million characters, in one turn of 7.8 s."""
     names = ("client_id", "hostname", "remote_address", "user_agent", "desired_tag", "tls_version", "auth_identity")
