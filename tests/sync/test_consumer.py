@@ -1,6 +1,5 @@
 """Consuming in threads: iteration, handlers, and every way to stop."""
 
-import contextlib
 import contextvars
 import gc
 import logging
@@ -20,7 +19,6 @@ from nsq_ha.process import loop_thread
 from nsq_ha.sync import Consumer, Producer, taking
 from tests.support.nsqd import LIMIT
 from tests.support.threads import at_once, in_thread, signal_when, until
-from tests.sync.conftest import tasks_of
 
 
 @pytest.fixture
@@ -52,6 +50,7 @@ def test_iterating_hands_out_every_message(cluster: DevCluster, topic: str, prod
     with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
         assert (consumer.topic, consumer.channel, consumer.max_in_flight) == (topic, "ch", 200)
         assert sorted(some(consumer, 500)) == sorted(bodies)
+        assert (consumer.health().reason, consumer.is_healthy) == ("ok", True)
     with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
         last = publish(producer, topic, 1, 500)
         assert some(consumer, 1) == last
@@ -118,27 +117,14 @@ def test_several_threads_share_the_messages(cluster: DevCluster, topic: str, pro
     assert not consumer._takers
 
 
-def ahead(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> tuple[taking.Taker, list[bytes]]:
-    """Take messages until some wait for this thread; return its taker, and their bodies."""
+def ahead(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Take messages until some wait for this thread; return the bodies of the others."""
     found = some(consumer, 1)
     taker = consumer._local.handle.taker
     monkeypatch.setattr(taking, "QUICK", LIMIT)
     while len(taker._ready) < 2:
         found += some(consumer, 1)
-    return taker, found
-
-
-def test_what_a_thread_does_not_take_in_time_is_given_back_in_order(
-    cluster: DevCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = cluster.create_topic("given_back", 1, 1)
-    with Consumer(name, "ch", lookupd=cluster.lookupd) as consumer:
-        bodies = publish(producer, name, 100)
-        taker, found = ahead(consumer, monkeypatch)
-        assert found[:1] == bodies[:1]
-        taker._fresh_until = 0.0  # as after a quarter of a second
-        found += some(consumer, 100 - len(found))
-        assert found == bodies
+    return found
 
 
 def test_what_a_slow_thread_does_not_take_in_time_goes_to_another_one(
@@ -147,7 +133,7 @@ def test_what_a_slow_thread_does_not_take_in_time_goes_to_another_one(
     name = cluster.create_topic("passed_on", 1, 1)
     with Consumer(name, "ch", lookupd=cluster.lookupd) as consumer:
         bodies = publish(producer, name, 100)
-        _, found = ahead(consumer, monkeypatch)
+        found = ahead(consumer, monkeypatch)
         found += in_thread(lambda: some(consumer, 100 - len(found))).result(LIMIT)
         assert sorted(found) == sorted(bodies)
 
@@ -230,18 +216,6 @@ def test_leaving_the_block_gives_back_at_once_what_this_thread_has_not_answered(
         first = next(consumer)
     with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer, next(consumer) as message:
         assert (message.body, message.attempts) == (first.body, 1)
-
-
-def test_a_thread_that_begins_to_iterate_while_it_stops_does_not_wait_for_ever(cluster: DevCluster, topic: str) -> None:
-    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
-        portal, free = consumer._started("start"), threading.Event()
-        portal.post(lambda: free.wait(LIMIT))
-        taker = taking.Taker(portal, consumer._client)
-        taken = in_thread(taker.take)
-        until(lambda: len(portal._posted) == 1)
-        portal.post(taker.drop)
-        free.set()
-        assert isinstance(taken.exception(LIMIT), StopIteration)
 
 
 def test_a_thread_that_ends_holds_up_no_close(cluster: DevCluster, topic: str, producer: Producer) -> None:
@@ -345,14 +319,6 @@ def test_the_limit_of_get_holds_while_the_event_loop_is_blocked(cluster: DevClus
         free.set()
 
 
-def test_a_stop_ends_the_wait_of_another_thread(cluster: DevCluster, topic: str) -> None:
-    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
-        waiting = in_thread(lambda: consumer.get(timeout=60.0))
-        until(lambda: any(taker._wanting for taker in consumer._takers))
-    with pytest.raises(ClosedError, match="the consumer is closed"):
-        waiting.result(LIMIT)
-
-
 # -- handlers
 
 
@@ -397,14 +363,6 @@ def test_a_handler_that_stops_the_consumer_is_answered_like_any_other(
             if len(found) == len(expected):
                 break
         assert found == expected
-
-
-def test_a_consumer_that_its_handler_stops_is_not_kept(cluster: DevCluster, topic: str, producer: Producer) -> None:
-    publish(producer, topic, 1)
-    consumer = Consumer(topic, "ch", lookupd=cluster.lookupd)
-    consumer.run(lambda _: consumer.stop())
-    closers = loop_thread.shared()._closers
-    until(lambda: consumer not in closers)
 
 
 def test_run_returns_when_a_signal_handler_stops_the_consumer(
@@ -496,56 +454,6 @@ def test_a_coroutine_as_handler_runs_in_the_loop_and_cannot_wait_for_itself(
     assert "Consumer.stop() was called in the background event loop" in errors[0]
 
 
-class Shop:
-    """An object as handler."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self.consumer = consumer
-        self.sold: list[bytes] = []
-
-    def __call__(self, message: Message) -> None:
-        self.sold.append(message.body)
-        self.consumer.stop()
-
-
-def test_an_object_may_be_the_handler_but_not_a_generator(cluster: DevCluster, topic: str, producer: Producer) -> None:
-    publish(producer, topic, 1)
-
-    def generate(message: Message) -> Iterator[None]:
-        yield
-
-    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
-        with pytest.raises(ConfigError, match="not a generator"):
-            consumer.run(generate)
-        with pytest.raises(ConfigError, match="one argument"):
-            consumer.run(lambda: None)  # type: ignore[arg-type, misc]
-        shop = Shop(consumer)
-        consumer.run(shop)
-    assert shop.sold == [b"0"]
-
-
-def test_the_rate_is_limited_in_threads(cluster: DevCluster, topic: str, producer: Producer) -> None:
-    with Consumer(topic, "ch", lookupd=cluster.lookupd, max_rate=4) as consumer:
-        publish(producer, topic, 9)
-        began = time.monotonic()
-        assert len(some(consumer, 6)) == 6  # one second's worth comes at once
-        assert time.monotonic() - began >= 1.7 / 4
-        consumer.set_max_rate(None)
-        assert consumer.max_rate is None
-        assert len(some(consumer, 3)) == 3
-
-
-def test_a_paused_consumer_goes_on(cluster: DevCluster, topic: str, producer: Producer) -> None:
-    consumer = Consumer(topic, "ch", lookupd=cluster.lookupd)
-    consumer.set_max_in_flight(0)
-    with consumer:
-        publish(producer, topic, 1)
-        consumer.wait_subscribed()
-        assert consumer.max_in_flight == 0
-        consumer.set_max_in_flight(10)
-        assert some(consumer, 1) == [b"0"]
-
-
 # -- giving up
 
 
@@ -589,28 +497,6 @@ def test_what_is_set_before_the_start_holds_with_a_producer_too(cluster: DevClus
     producer.stop()
 
 
-def test_a_block_of_a_thread_tells_its_error(cluster: DevCluster, topic: str, producer: Producer) -> None:
-    letters = cluster.create_topic(topic + ".dead", 1, 1)
-    publish(producer, topic, 1)
-    with (
-        Consumer(letters, "ch", lookupd=cluster.lookupd) as dead,
-        Consumer(
-            topic,
-            "ch",
-            lookupd=cluster.lookupd,
-            producer=producer,
-            max_attempts=1,
-            on_give_up="dead_letter",
-            dead_letter_topic=letters,
-        ) as consumer,
-    ):
-        with contextlib.suppress(ValueError), next(consumer):
-            int("none")
-        with next(dead) as message:
-            error = DeadLetter.of(message).provenance.error
-    assert error == "invalid literal for int() with base 10: 'none'"
-
-
 def test_a_function_that_is_given_what_is_given_up_may_publish_and_stop(
     cluster: DevCluster, topic: str, producer: Producer
 ) -> None:
@@ -652,10 +538,3 @@ def test_wrong_options_are_refused_at_once(cluster: DevCluster) -> None:
         Consumer("t", "c", lookupd=cluster.lookupd, max_attempts=1, on_give_up=lambda: None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="lookupd"):
         Consumer("t", "c")
-
-
-def test_nothing_of_a_consumer_stays_in_the_loop(cluster: DevCluster, topic: str) -> None:
-    before = tasks_of(loop_thread.shared())
-    with Consumer(topic, "ch", lookupd=cluster.lookupd):
-        assert len(tasks_of(loop_thread.shared())) > len(before)
-    until(lambda: tasks_of(loop_thread.shared()) == before)

@@ -86,15 +86,6 @@ def test_a_log_handler_publishes(cluster: DevCluster, topic: str, attached: Call
     assert any(name.startswith("nsq_ha") for name in handler.lines), "the loop's lines arrive, too"
 
 
-def test_a_log_handler_whose_nsqd_fails_ends_in_time(attached: Callable[[Publishing], None]) -> None:
-    with Producer(nsqd="127.0.0.1:1") as producer:
-        handler = Publishing(producer, "orders", 0.3)
-        attached(handler)
-        for _ in range(2):
-            in_time(lambda: logging.getLogger("app").error("failed"))
-    assert [type(each) for each in handler.outcomes] == [PublishError] * 2
-
-
 def test_on_event_may_need_the_lock_of_a_thread_that_publishes(cluster: DevCluster, topic: str) -> None:
     lock = threading.Lock()
     events: list[Event] = []

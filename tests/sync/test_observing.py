@@ -7,7 +7,7 @@ import pytest
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ResponseTimeoutError, TopicNotFoundError
 from nsq_ha.events import Connected, Disconnected, Event
-from nsq_ha.sync import Consumer, Producer
+from nsq_ha.sync import Producer
 
 
 def test_a_producer(cluster: DevCluster, topic: str) -> None:
@@ -28,23 +28,6 @@ def test_a_producer(cluster: DevCluster, topic: str) -> None:
     assert {event.partition for event in events if isinstance(event, Connected)} == {0, 1}
     assert {event.partition for event in events if isinstance(event, Disconnected)} == {0, 1}
     assert threading.get_ident() not in {thread for _, thread in found}
-
-
-def test_a_consumer(cluster: DevCluster, topic: str) -> None:
-    found: list[Event] = []
-    consumer = Consumer(topic, "ch", lookupd=cluster.lookupd, on_event=found.append)
-    assert (consumer.health().reason, consumer.is_healthy) == ("not started yet", False)
-    assert consumer.stats().partitions == ()
-    with consumer, Producer(lookupd=cluster.lookupd) as producer:
-        consumer.wait_ready(timeout=60.0)
-        assert (consumer.health().reason, consumer.is_healthy) == ("ok", True)
-        producer.publish(topic, b"x")
-        for message in consumer:
-            with message:
-                assert consumer.stats().delivered == 1
-            break
-    assert (consumer.health().reason, consumer.stats().finished) == ("closed", 1)
-    assert {event.channel for event in found if isinstance(event, Connected)} == {"ch"}
 
 
 def test_on_event_may_use_the_client(cluster: DevCluster, topic: str) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import wait as wait_for
 import pytest
 
 from nsq_ha import ClosedError
-from nsq_ha.process.loop_thread import CallFuture, Portal
+from nsq_ha.process.loop_thread import Portal
 from tests.support.nsqd import LIMIT
 from tests.support.threads import in_thread, signal_when, until
 from tests.support.waiting import turn
@@ -59,55 +59,6 @@ def test_a_future_that_is_cancelled_before_the_loop_sees_it_never_starts(portal:
     free.set()
     assert wait_for([future], LIMIT).done == {future}
     assert not endless.began.is_set()
-
-
-def test_a_future_that_is_cancelled_before_its_first_step_ends(portal: Portal) -> None:
-    future = CallFuture(portal, double(1))
-
-    def begin_and_cancel() -> None:
-        future.begin()
-        future.cancel()
-
-    portal.post(begin_and_cancel)
-    assert wait_for([future], LIMIT).done == {future}
-
-
-def test_a_call_from_the_loops_own_thread_fails_instead_of_waiting_for_itself(portal: Portal) -> None:
-    def call() -> None:
-        portal.wait(double(1))
-
-    with pytest.raises(RuntimeError, match="own thread"):
-        portal.call(call)
-
-
-def test_what_ends_a_program_ends_one_call_only(portal: Portal) -> None:
-    async def leave() -> None:
-        raise SystemExit(3)
-
-    with pytest.raises(SystemExit):
-        portal.wait(leave())
-    assert portal.wait(double(4)) == 8
-
-
-def test_an_exception_of_a_signal_handler_ends_the_wait_and_cancels_the_call(portal: Portal) -> None:
-    class AlarmError(Exception):
-        """What the handler raises."""
-
-    def ring(*_: object) -> None:
-        raise AlarmError
-
-    endless = Endless()
-    before = signal.signal(signal.SIGUSR1, ring)
-    try:
-        main = threading.get_ident()
-        killer = in_thread(lambda: signal_when(endless.began.is_set, main))
-        with pytest.raises(AlarmError):
-            portal.wait(endless())
-        assert endless.cancelled.wait(LIMIT)
-        killer.result(LIMIT)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert portal.wait(double(5)) == 10
 
 
 def test_a_signal_handler_may_make_a_call_while_the_thread_waits_for_one(portal: Portal) -> None:

@@ -158,33 +158,6 @@ def test_a_future_can_be_cancelled(cluster: DevCluster) -> None:
         assert future.cancelled()
 
 
-def test_publishes_that_are_cancelled_as_they_begin_hold_up_no_flush(cluster: DevCluster, topic: str) -> None:
-    with Producer(lookupd=cluster.lookupd) as producer:
-        producer.publish(topic, b"x")
-        portal, futures = loop_thread.shared(), list[Future[Receipt]]()
-
-        def publish_and_cancel() -> None:
-            futures.append(producer.publish_nowait(topic, b"x"))
-            portal.post(futures[0].cancel)
-
-        portal.post(publish_and_cancel)
-        portal.call(lambda: None)
-        producer.flush(LIMIT)
-        assert futures[0].cancelled()
-
-
-def test_a_callback_that_ends_the_program_ends_no_accounts(cluster: DevCluster, topic: str) -> None:
-    def leave(_: object) -> None:
-        raise SystemExit
-
-    with Producer(lookupd=cluster.lookupd) as producer:
-        producer.publish(topic, b"x")
-        future = producer.publish_nowait(topic, b"x")
-        future.add_done_callback(leave)
-        assert future.result(LIMIT).topic == topic
-        until(lambda: not producer._outstanding._futures)
-
-
 def test_a_start_that_completes_as_its_wait_ends_is_kept(cluster: DevCluster, topic: str) -> None:
     """The client is used; before, it stayed open for ever beside a new one."""
 

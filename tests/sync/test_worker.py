@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +9,9 @@ import pytest
 
 import nsq_ha
 from nsq_ha import ClosedError, ConfigError, Message
-from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.errors import WorkerError
-from nsq_ha.sync import AdminClient, Consumer, Producer, Worker
+from nsq_ha.sync import AdminClient, Producer, Worker
 from tests.support.nsqd import LIMIT
-from tests.support.programs import STRICT, run
 from tests.support.threads import in_thread, until
 
 if TYPE_CHECKING:
@@ -90,39 +87,6 @@ def test_its_consumers_can_be_used_while_it_runs(cluster: DevCluster, topic: str
     running.result(LIMIT)
 
 
-def test_a_handler_may_stop_its_consumer(cluster: DevCluster, topic: str) -> None:
-    worker = Worker(lookupd=cluster.lookupd)
-
-    def stop(message: Message) -> None:
-        consumer.stop()
-
-    consumer = worker.add(topic, "ch", stop)
-    with Producer(lookupd=cluster.lookupd) as producer:
-        producer.publish(topic, b"x")
-    worker.run()  # it was the only one
-    assert worker.stats().finished == 1
-
-
-def test_dead_letters_go_through_a_producer_for_threads(cluster: DevCluster, topic: str, other: str) -> None:
-    producer = Producer(lookupd=cluster.lookupd)
-    worker = Worker(
-        lookupd=cluster.lookupd, producer=producer, max_attempts=1, on_give_up="dead_letter", dead_letter_topic=other
-    )
-
-    def fail(message: Message) -> None:
-        raise ValueError("no")
-
-    worker.add(topic, "ch", fail)
-    running = in_thread(worker.run)
-    producer.publish(topic, b"x")
-    until(lambda: worker.stats().given_up == 1)
-    worker.stop()
-    running.result(LIMIT)
-    with Consumer(other, "ch", lookupd=cluster.lookupd) as consumer, next(consumer) as message:
-        assert DeadLetter.of(message).body == b"x"
-    producer.stop()
-
-
 def test_a_failure_is_raised_with_the_name_of_its_consumer(cluster: DevCluster, topic: str) -> None:
     worker = Worker(lookupd=cluster.lookupd)
     worker.add(topic, "ch", ignore, partitions=(7,))
@@ -163,49 +127,3 @@ def test_the_environment_has_its_options(monkeypatch: pytest.MonkeyPatch) -> Non
     assert Worker.from_env(msg_timeout=30.0).add("orders", "ch", ignore).config == nsq_ha.ConsumerConfig(
         lookupd=("http://127.0.0.1:4161",), max_in_flight=9, msg_timeout=30.0
     )
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_child_does_not_run_the_worker_of_its_parent(cluster: DevCluster, topic: str) -> None:
-    text = """if True:
-        import os, sys, threading, warnings
-        from nsq_ha import ConfigError
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks of a process with threads
-        from nsq_ha.sync import Worker
-        worker = Worker(lookupd=sys.argv[1])
-        consumer = worker.add(sys.argv[2], "ch", print)
-        running = threading.Thread(target=worker.run)
-        running.start()
-        while not worker.is_healthy:
-            running.join(0.01)
-        if (child := os.fork()) == 0:
-            worker.stop()  # of the parent: nothing happens
-            try:
-                worker.run()
-            except ConfigError as error:
-                os._exit(0 if "before the process was forked" in str(error) else 1)
-            os._exit(2)
-        _, status = os.waitpid(child, 0)
-        assert worker.is_healthy
-        worker.stop()
-        running.join(60)
-        sys.exit(os.waitstatus_to_exitcode(status))
-    """
-    assert run(STRICT, text, cluster.lookupd[0], topic).returncode == 0
-
-
-@pytest.mark.slow
-def test_the_interpreters_exit_stops_a_worker_in_a_daemon_thread(cluster: DevCluster, topic: str) -> None:
-    text = """if True:
-        import sys, threading
-        from nsq_ha.sync import Worker
-        # On a busy machine the loop may be held up for seconds, which would be warned about.
-        worker = Worker(lookupd=sys.argv[1], heartbeat_interval=60.0)
-        consumer = worker.add(sys.argv[2], "ch", print)
-        running = threading.Thread(target=worker.run, daemon=True)
-        running.start()
-        while not worker.is_healthy:
-            running.join(0.01)
-    """
-    ended = run(STRICT, text, cluster.lookupd[0], topic)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
