@@ -373,7 +373,6 @@ def give_back(answers: Answers, message: Message, why: str) -> None:
     conn = conn_of(message)
     answers.has_stale |= message.state is State.QUEUED
     message.answered, message.returned = True, why
-    answers.deferred.pop(message, None)
     conn.partition.orphans.pop(message.id, None)
     if conn.messages.get(message.id) is message:
         message.state = State.REQUEUED

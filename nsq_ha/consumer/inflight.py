@@ -134,7 +134,7 @@ class Partition:
         outage: What is wrong, from the first failure until a subscription has settled.
         trouble: Why it is not subscribed. None while it is.
         has_channel: It has the channel, as far as is known.
-        is_refused: nsqd refused, and retrying cannot help.
+        is_over: It is read no more: nsqd refused for good, or the topic does not have it any more.
         handle: The owner's.
     """
 
@@ -157,7 +157,7 @@ class Partition:
         self.outage: Outage = Outage()
         self.trouble: NsqError | None = None
         self.has_channel: bool = False
-        self.is_refused: bool = False
+        self.is_over: bool = False
         self.handle: Any = None
 
     def is_moved_from(self, conn: Conn) -> bool:

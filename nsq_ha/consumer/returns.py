@@ -10,7 +10,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.consumer.answers import Answers, Deferred, Said, give_back, taker_of
-from nsq_ha.consumer.inflight import Conn, Partition, Taker, conn_of
+from nsq_ha.consumer.inflight import Conn, Partition, Ready, Taker, conn_of
 from nsq_ha.message import State
 from nsq_ha.policy.touching import LONGEST_SHARE, gap, interval
 
@@ -49,6 +49,7 @@ class Returns(Answers):
     def replaced(self, conn: Conn) -> None:
         """Keep the connection in use for answers only."""
         conn.ready, conn.is_reading = 0, False
+        conn.commands = [each for each in conn.commands if not isinstance(each, Ready)]
         conn.partition.conn = None
         conn.partition.replaced.append(conn)
 
@@ -66,6 +67,7 @@ class Returns(Answers):
         if not conn.is_open:
             return
         conn.is_open = conn.is_reading = False
+        self.dirty.pop(conn, None)
         for message in conn.messages.values():
             self._orphan(message, partition)
         for message_id, stamp in (*conn.fins.lost(now), *conn.finished.items()):

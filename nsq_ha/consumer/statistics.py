@@ -92,7 +92,7 @@ def _state(partition: Partition, *, is_closing: bool) -> PartitionState:
         return "closing" if partition.conns else "closed"
     if partition.conn is not None:
         return "connected"
-    if partition.is_refused:
+    if partition.is_over:
         return "closed"
     return "waiting" if partition.opening is None else "connecting"
 

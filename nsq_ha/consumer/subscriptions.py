@@ -230,6 +230,7 @@ class Subscriptions:
         self._actions.append(PartitionEvent("gone", partition))
         self.past.add(partition.counts)
         self.past.returned += partition.in_flight  # else they would count as finished
+        partition.is_over = True
         self._wanting.pop(partition, None)
         self._abandon(partition, now)
 
@@ -307,7 +308,7 @@ class Subscriptions:
             self.end(opening, ConnectionLostError("no longer needed"), now)
         if conn is not None and not partition.is_moved_from(conn):
             self._renew(partition, conn, now)
-        elif partition.opening is None and not partition.is_refused:
+        elif partition.opening is None and not partition.is_over:
             self._connect(partition, now)
         if partition.conn is not None and partition.outage.began_at is not None:
             self._settle(partition, partition.conn, now)
@@ -317,7 +318,7 @@ class Subscriptions:
         """Have the topic looked up often while a partition is not read after a failure."""
         conn = partition.conn
         is_read = conn is not None and not partition.is_moved_from(conn)
-        if partition.failures and not (is_read or partition.is_refused or self.is_unlisted(partition)):
+        if partition.failures and not (is_read or partition.is_over or self.is_unlisted(partition)):
             self._wanting[partition] = None
         else:
             self._wanting.pop(partition, None)
@@ -411,7 +412,7 @@ class Subscriptions:
             text = f"partition {partition.number}: the connection could not be replaced yet: {error}"
             self._actions.append(Said(is_warning=False, text=text))
         elif self._ends(partition, final := self._explained(error)):
-            partition.is_refused = True
+            partition.is_over = True
             self._actions += (PartitionEvent("final", partition, conn.node, final), Unreadable(final))
             self._abandon(partition, now)
         else:
@@ -460,7 +461,7 @@ class Subscriptions:
             self._forget(conn, error, now)
             if is_used:
                 partition.short_lives = partition.short_lives + 1 if now < partition.settled_at else 0
-                if not self._messages.is_closing:
+                if not (self._messages.is_closing or partition.is_over):
                     self._was_lost(partition, conn, error, now, is_moved=is_moved)
             self._look(partition, now)
 

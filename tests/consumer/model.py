@@ -73,13 +73,16 @@ class World:
         ordered: bool = False,
         plain: bool = False,
         tls: bool = False,
+        fails: int = 1,
+        size: int = 10,
         **options: Any,  # noqa: ANN401
     ) -> None:
         self.chance = random.Random(seed)
         self.now = 100.0
         self.config = ConsumerConfig(lookupd=("http://a:1",), **{"max_in_flight": 4, **options})
         self.machine = ConsumerMachine(self.config, self.chance.random, self.now)
-        self.ordered, self.plain, self.tls = ordered, plain, tls
+        self.ordered, self.plain, self.tls, self.size = ordered, plain, tls, size
+        self.steps = (*self.STEPS, *(("fails",) * 2 * (fails - 1)))
         self.servers = [Server(number) for number in range(2)]
         self.leaders: list[Node | None] = [NODES[0], NODES[1]]
         self.attempts: dict[Conn, None] = {}
@@ -375,12 +378,15 @@ class World:
         if conn is None or (conn.is_stopping and conn not in self.stopping):
             return
         mine = sum(of is conn for of, _, _ in server.in_flight.values())
-        count = min(self.chance.randint(1, 3), max(conn.ready - mine, 0), len(server.waiting))
+        self.deliver(server, conn, min(self.chance.randint(1, 3), max(conn.ready - mine, 0)))
+
+    def deliver(self, server: Server, conn: Conn, most: int) -> None:
+        count = min(most, len(server.waiting))
         messages = []
         for _ in range(count):
             number, attempts = server.waiting.pop(0)
             server.in_flight[number] = conn, self.now, attempts
-            messages.append(Message(server.id_of(number), b"x" * 10, attempts, number, conn.source))
+            messages.append(Message(server.id_of(number), b"x" * self.size, attempts, number, conn.source))
         if messages:
             self.machine.arrived(conn, list(messages), self.now, self.now)
             numbers = {self.number_of(message) for message in messages}
@@ -474,6 +480,23 @@ class World:
         else:
             self.machine.interrupted(found[0], self.now)
 
+    def step_hands_on(self) -> None:
+        """Let a handler take long, or a task that hands messages on take no more for now."""
+        flow = self.machine.flow
+        if self.is_run:
+            flow.handled(1, self.chance.choice((0.001, 1.0, 3.0)), self.now)
+        else:
+            flow.hold(self.now, is_held=self.chance.random() < 0.3)
+
+    def step_ignores_ready(self) -> None:
+        """Let a server deliver more than was asked for."""
+        server = self.chance.choice(self.servers)
+        conn = self.parts[server.number].conn
+        if self.chance.random() < 0.2 and conn is not None and not conn.is_stopping and not self.ordered:
+            server.last += 8
+            server.waiting += [(number, 1) for number in range(server.last - 7, server.last + 1)]
+            self.deliver(server, conn, 8)
+
     def step_touches(self) -> None:
         if self.handling and not (message := self.chance.choice(self.handling)[0]).answered:
             self.machine.touch(message, self.now)
@@ -514,11 +537,13 @@ class World:
         "pauses",
         "rates",
         "leaves",
+        "hands_on",
+        "ignores_ready",
     )
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
-            getattr(self, f"step_{self.chance.choice(self.STEPS)}")()
+            getattr(self, f"step_{self.chance.choice(self.steps)}")()
             self.drain()
 
     def close(self) -> None:
@@ -565,6 +590,7 @@ class World:
             if message.answered:
                 self.handling = [(m, t) for m, t in self.handling if m is not message]
         self.machine.set_max_in_flight(4, self.now)
+        self.machine.flow.hold(self.now, is_held=False)
         self.leaders = [NODES[0], NODES[1]]
         self.view()
         for _ in range(3000):

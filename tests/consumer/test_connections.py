@@ -293,7 +293,7 @@ def test_which_refusals_end_a_partition(error: NsqError, options: dict[str, Any]
         driven.took()
         driven.subscriptions.failed(driven.opening(), error, driven.now)
         assert bool(driven.took(Unreadable)) is is_final
-        assert driven.part.is_refused is is_final
+        assert driven.part.is_over is is_final
         driven.after(60.0)
         assert (driven.part.opening is None) is is_final
 
@@ -360,6 +360,9 @@ def test_a_partition_that_is_gone_keeps_its_counts() -> None:
     assert driven.took(Abandon) == [Abandon(conn)]
     past = driven.subscriptions.past
     assert (past.delivered, past.returned, set(driven.machine.partitions)) == (1, 1, {1})
+    driven.took()
+    driven.subscriptions.lost(conn, LOST, driven.now)
+    assert [each.what for each in driven.took()] == ["disconnected"], "nobody connects again"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "rate": {"max_rate": 20.0},
     "touched": {"auto_touch": True},
     "no pause": {"handler_backoff": None},
+    "failing": {"fails": 4, "handler_backoff": Backoff(0.5, 2.0)},
+    "large": {"size": 400_000, "max_in_flight_bytes": 1_000_000},
     "attempts count": {"max_attempts": 5, "handler_backoff": Backoff(0.5, 2.0)},
 }
 
