@@ -73,7 +73,7 @@ class World:
         ordered: bool = False,
         plain: bool = False,
         tls: bool = False,
-        fails: int = 1,
+        more: tuple[str, ...] = (),
         size: int = 10,
         **options: Any,  # noqa: ANN401
     ) -> None:
@@ -82,7 +82,7 @@ class World:
         self.config = ConsumerConfig(lookupd=("http://a:1",), **{"max_in_flight": 4, **options})
         self.machine = ConsumerMachine(self.config, self.chance.random, self.now)
         self.ordered, self.plain, self.tls, self.size = ordered, plain, tls, size
-        self.steps = (*self.STEPS, *(("fails",) * 2 * (fails - 1)))
+        self.steps = self.STEPS + more
         self.servers = [Server(number) for number in range(2)]
         self.leaders: list[Node | None] = [NODES[0], NODES[1]]
         self.attempts: dict[Conn, None] = {}

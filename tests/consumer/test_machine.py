@@ -9,6 +9,8 @@ import pytest
 from nsq_ha import Backoff
 from tests.consumer.model import World
 
+SLOW = ("publishes", "delivers", "takes") * 4 + ("time",) * 8 + ("is_cancelled",)
+
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {"plain": True},
     "partitioned": {},
@@ -17,7 +19,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "rate": {"max_rate": 20.0},
     "touched": {"auto_touch": True},
     "no pause": {"handler_backoff": None},
-    "failing": {"fails": 4, "handler_backoff": Backoff(0.5, 2.0)},
+    "failing": {"more": ("fails",) * 6, "handler_backoff": Backoff(0.5, 2.0)},
+    "slow": {"more": SLOW},
+    "slow and plain": {"more": SLOW, "plain": True, "max_in_flight": 8},
+    "slow and ordered": {"more": (*SLOW, "fails", "is_cancelled"), "ordered": True},
     "large": {"size": 400_000, "max_in_flight_bytes": 1_000_000},
     "attempts count": {"max_attempts": 5, "handler_backoff": Backoff(0.5, 2.0)},
 }
@@ -25,7 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_random_schedules(kind: dict[str, Any]) -> None:
-    for seed in range(20):
+    for seed in range(12):
         world = World(seed, **kind)
         world.run(120)
         world.works_off() if seed % 2 else world.close()
