@@ -8,7 +8,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsq_ha.consumer.inflight import UNANSWERED, Conn, Partition, Requeue, Taker, Touch, conn_of, stamp_of
+from nsq_ha.consumer.inflight import (
+    UNANSWERED,
+    ReadPartition,
+    Recipient,
+    Subscription,
+    WriteRequeue,
+    WriteTouch,
+    conn_of,
+    stamp_of,
+)
 from nsq_ha.message import State
 from nsq_ha.policy.redelivery import Finished, OrderedRequeue, requeue_delay
 
@@ -29,7 +38,7 @@ class Said(NamedTuple):
     text: str
 
 
-class FinishedAgain(NamedTuple):
+class FinishedCopy(NamedTuple):
     """Report a delivery that is finished unhandled, since the message was handled before."""
 
     message: Message
@@ -51,7 +60,7 @@ class Deferred:
         self.policy: OrderedRequeue | None = policy
 
 
-class Answers:
+class Answering:
     """The messages of one consumer that somebody has, and their answers.
 
     Args:
@@ -74,18 +83,18 @@ class Answers:
         touches: Messages that are being worked on are touched.
         touch_at: When to look at them.
         is_closing: Nothing is handed out any more.
-        is_closed: Answers have no effect any more.
+        is_closed: Answering have no effect any more.
     """
 
     flow: Flow
 
     def __init__(self, config: ConsumerConfig, queue: deque[Message], pause: Pause) -> None:
-        self.partitions: dict[int, Partition] = {}
+        self.partitions: dict[int, ReadPartition] = {}
         self.queue: deque[Message] = queue
         self.pause: Pause = pause
         self.finished_before: Finished = Finished()
         self.deferred: dict[Message, Deferred] = {}
-        self.dirty: dict[Conn, None] = {}
+        self.dirty: dict[Subscription, None] = {}
         self.actions: list[NamedTuple] = []
         self.wakes: bool = False
         self.has_stale: bool = False
@@ -100,7 +109,7 @@ class Answers:
     # ------------------------------------------------------------ who has what
 
     @property
-    def conns(self) -> list[Conn]:
+    def conns(self) -> list[Subscription]:
         """All connections; may be asked from any thread."""
         return [conn for partition in tuple(self.partitions.values()) for conn in partition.conns]
 
@@ -169,7 +178,7 @@ class Answers:
 
     # ------------------------------------------------------------ answers
 
-    def finish(self, conn: Conn, message: Message) -> None:
+    def finish(self, conn: Subscription, message: Message) -> None:
         """Finish a message; all FINs of one turn are written together."""
         message.state = State.FINISHED
         if not conn.finished:
@@ -183,7 +192,7 @@ class Answers:
         if self.pause.records:
             conn.recorded.append(message)
 
-    def written(self, conn: Conn, now: float, *, is_blocked: bool = False) -> list[bytes]:
+    def written(self, conn: Subscription, now: float, *, is_blocked: bool = False) -> list[bytes]:
         """Return the ids to finish over a connection: their FINs are written now.
 
         Args:
@@ -218,12 +227,12 @@ class Answers:
         """Follow a change of the pause; the machine does."""
         raise NotImplementedError
 
-    def finish_again(self, conn: Conn, message: Message) -> None:
+    def finish_again(self, conn: Subscription, message: Message) -> None:
         """Finish a delivery of a message that was handled before."""
         message.answered = True
         conn.partition.counts.finished_unhandled += 1
         self.finish(conn, message)
-        self.actions.append(FinishedAgain(message))
+        self.actions.append(FinishedCopy(message))
 
     def finish_orphan(self, message: Message, now: float) -> None:
         """Finish the delivery that waits of a message that was finished late, or the next one."""
@@ -291,7 +300,7 @@ class Answers:
         conn.messages.pop(message.id, None)
         conn.adopted.discard(message.id)
         conn.partition.counts.requeued += 1
-        conn.commands.append(Requeue(message.id, min(delay, conn.partition.longest_delay), message, given))
+        conn.commands.append(WriteRequeue(message.id, min(delay, conn.partition.longest_delay), message, given))
         self.dirty[conn] = None
         self.has_freed = True
 
@@ -305,11 +314,11 @@ class Answers:
             again.arrived_at = conn.arrival_of(again)
             again.deadline = conn.deadline_from(now)
         conn.touched_at = now
-        conn.commands.append(Touch(again.id, again))
+        conn.commands.append(WriteTouch(again.id, again))
         self.dirty[conn] = None
         return True
 
-    def remember(self, partition: Partition, message_id: bytes, stamp: Stamp, now: float) -> None:
+    def remember(self, partition: ReadPartition, message_id: bytes, stamp: Stamp, now: float) -> None:
         """Finish the next delivery of a message unhandled: the FIN may have been without effect."""
         if not self.is_closing:
             self.finished_before.remember(partition.number, message_id, stamp, now)
@@ -334,7 +343,7 @@ class Answers:
 
     # ------------------------------------------------------------ warnings
 
-    def was_late(self, message: Message, conn: Conn, now: float) -> None:
+    def was_late(self, message: Message, conn: Subscription, now: float) -> None:
         """Warn if a message is answered after its time because its handling took long."""
         if now > message.deadline and now - message.taken_at > conn.msg_timeout and message.taken_at:
             self.warn_of_long_work(conn.msg_timeout)
@@ -362,13 +371,13 @@ class Answers:
             self.actions.append(Said(is_warning=True, text=text))
 
 
-def taker_of(message: Message) -> Taker:
+def taker_of(message: Message) -> Recipient:
     """Return who got a message that is handed out."""
-    taker: Taker = message.taker  # type: ignore[assignment]  # nothing else is the taker of one
+    taker: Recipient = message.taker  # type: ignore[assignment]  # nothing else is the taker of one
     return taker
 
 
-def give_back(answers: Answers, message: Message, why: str) -> None:
+def give_back(answers: Answering, message: Message, why: str) -> None:
     """Requeue an unanswered message without delay, whatever its state."""
     conn = conn_of(message)
     answers.has_stale |= message.state is State.QUEUED

@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.unexpected import report_unexpected
-from nsq_ha.consumer.inflight import Stage
-from nsq_ha.consumer.receiving import Receiver
-from nsq_ha.consumer.reports import ConsumerReports
-from nsq_ha.consumer.source import Source
-from nsq_ha.consumer.starting import Start
-from nsq_ha.consumer.subscriptions import (
+from nsq_ha.consumer.actions import (
     Abandon,
     Absent,
     Connect,
@@ -34,6 +29,11 @@ from nsq_ha.consumer.subscriptions import (
     StopMessages,
     Unreadable,
 )
+from nsq_ha.consumer.inflight import Stage
+from nsq_ha.consumer.receiving import Receiver
+from nsq_ha.consumer.reports import ConsumerReports
+from nsq_ha.consumer.source import Source
+from nsq_ha.consumer.starting import Start
 from nsq_ha.engine.approach import Approach
 from nsq_ha.engine.connection import Connection
 from nsq_ha.engine.waiting import is_foreign, uninterrupted
@@ -54,7 +54,7 @@ from nsq_ha.protocol.encoding import encode_ready
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from nsq_ha.consumer.inflight import Conn, Partition
+    from nsq_ha.consumer.inflight import ReadPartition, Subscription
     from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.options.config import ConsumerConfig
@@ -118,10 +118,10 @@ class Connecting:
         self._subscriptions = shell.machine.subscriptions
         self.reports: ConsumerReports = ConsumerReports(watch, channel, why_not)
         self._approach = Approach()
-        self._attempts: dict[Conn, asyncio.Task[None]] = {}
+        self._attempts: dict[Subscription, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._open: dict[Conn, Connection] = {}
-        self._cutting: dict[Conn, asyncio.Task[None]] = {}
+        self._open: dict[Subscription, Connection] = {}
+        self._cutting: dict[Subscription, asyncio.Task[None]] = {}
         self._is_ended = False
         self._view: TopicView | None = None  # one that could not be looked at
         self._acts: dict[type, Callable[[Any], object]] = {
@@ -172,7 +172,7 @@ class Connecting:
         if self._view is not None:
             self.viewed(self._view)
 
-    def refused(self, partition: Partition, error: ServerError, nsqd: str) -> None:
+    def refused(self, partition: ReadPartition, error: ServerError, nsqd: str) -> None:
         """Report an error that answers no request."""
         self.reports.of(partition).refused(error, nsqd)
 
@@ -215,7 +215,7 @@ class Connecting:
 
     # ------------------------------------------------------------ opening and subscribing
 
-    async def _attempt(self, conn: Conn) -> None:
+    async def _attempt(self, conn: Subscription) -> None:
         """Open a connection, and subscribe."""
         try:
             await self._connect(conn)
@@ -229,13 +229,13 @@ class Connecting:
         self._shell.changed.set()
         self._shell.drain()
 
-    def _explained(self, conn: Conn, error: BaseException) -> NsqError:
+    def _explained(self, conn: Subscription, error: BaseException) -> NsqError:
         if isinstance(error, NsqError):
             return error
         report_unexpected(log, self._watch.name_of(conn.partition.number), error)
         return ConnectionLostError(f"unexpected error while consuming: {error!r}")
 
-    async def _connect(self, conn: Conn) -> None:
+    async def _connect(self, conn: Subscription) -> None:
         node, number = _node(conn), conn.partition.number
         siblings, view = self._watch.siblings, self._watch.view
         check = None
@@ -259,7 +259,7 @@ class Connecting:
             connection.abort(error if is_to_blame else ConnectionLostError("not used"))  # type: ignore[arg-type]
             raise
 
-    async def _opened(self, conn: Conn, node: Node) -> Connection:
+    async def _opened(self, conn: Subscription, node: Node) -> Connection:
         """Connect to ``node``, with the heartbeats that the event loop can answer."""
         meta, heartbeats, config = self._meta(), self._shell.heartbeats, self._config
         interval = heartbeats.interval
@@ -276,7 +276,7 @@ class Connecting:
                 raise ConnectError(f"{node.address} refused a heartbeat interval of {interval:g} s: {error}") from error
             raise
 
-    async def _subscribe(self, conn: Conn, connection: Connection, node: Node) -> None:
+    async def _subscribe(self, conn: Subscription, connection: Connection, node: Node) -> None:
         """Subscribe; messages arrive with the connection's source."""
         start = self._reader(conn.partition).start
         async with self._approach.asking(node):
@@ -294,7 +294,7 @@ class Connecting:
             await start.replicate(node)
         start.done()
 
-    def _attach(self, conn: Conn, connection: Connection) -> None:
+    def _attach(self, conn: Subscription, connection: Connection) -> None:
         """Answer over ``connection`` what arrives over it."""
         identity, nsqd = connection.identity, connection.node.address
         conn.opened(
@@ -306,7 +306,7 @@ class Connecting:
         conn.handle, conn.repeats_ready = connection, identity.counts_ready_down
         conn.source = Source(self._shell, conn, self._watch.topic, self._channel, nsqd)
 
-    async def _send_sub(self, connection: Connection, conn: Conn, start: str | None) -> None:
+    async def _send_sub(self, connection: Connection, conn: Subscription, start: str | None) -> None:
         meta, topic, number = self._meta(), self._watch.topic, conn.partition.number
         if not meta.is_partitioned:
             command: Sub | SubOrdered | SubAdvanced = Sub(topic, self._channel, None)
@@ -323,13 +323,13 @@ class Connecting:
             raise LocalProtocolError("internal error: no leader to subscribe to")
         return view.meta
 
-    def _reader(self, partition: Partition) -> Reader:
+    def _reader(self, partition: ReadPartition) -> Reader:
         if partition.handle is None:
             partition.handle = Reader(self._watch, self._channel, partition.number, self._config, self._shell)
         reader: Reader = partition.handle
         return reader
 
-    def _lost(self, conn: Conn, error: NsqError) -> None:
+    def _lost(self, conn: Subscription, error: NsqError) -> None:
         """Take the end of a connection; one that is not subscribed yet fails its attempt."""
         self._open.pop(conn, None)
         conn.handle = None
@@ -340,7 +340,7 @@ class Connecting:
 
     # ------------------------------------------------------------ the end of messages, and of connections
 
-    async def _stop(self, conn: Conn) -> None:
+    async def _stop(self, conn: Subscription) -> None:
         """Have nsqd stop to send messages; ignore errors."""
         try:
             if (connection := self._open.get(conn)) is not None:
@@ -351,12 +351,12 @@ class Connecting:
         self._shell.changed.set()
         self._shell.drain()
 
-    async def _abandon(self, conn: Conn) -> None:
+    async def _abandon(self, conn: Subscription) -> None:
         await self.cut_off((conn,))
         self._subscriptions.end(conn, ConnectionLostError("no longer needed"), monotonic())
         self._shell.drain()
 
-    async def cut_off(self, conns: Iterable[Conn], timeout: float = CUT_OFF_TIMEOUT) -> None:
+    async def cut_off(self, conns: Iterable[Subscription], timeout: float = CUT_OFF_TIMEOUT) -> None:
         """Requeue what nsqds would keep until its timeout, also what they have sent and is on its way.
 
         Nobody will answer these messages. The next call waits for the first one.
@@ -373,7 +373,7 @@ class Connecting:
         for cutting in self._cutting.values():
             await uninterrupted(cutting)
 
-    async def _requeue_all(self, connection: Connection, conn: Conn, timeout: float) -> None:
+    async def _requeue_all(self, connection: Connection, conn: Subscription, timeout: float) -> None:
         connection.write(encode_ready(0))  # else nsqd would send them here again
         most, name = max(len(conn.messages), conn.ready), self._watch.name_of(conn.partition.number)
         self._shell.machine.cut_off(conn, monotonic())
@@ -421,7 +421,7 @@ class Connecting:
             await connection.ended()
 
 
-def _node(conn: Conn) -> Node:
+def _node(conn: Subscription) -> Node:
     node = conn.node
     if node is None or conn.stage is Stage.CLOSED:
         raise ConnectionLostError("no longer needed")

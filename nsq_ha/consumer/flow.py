@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Mapping
 
-    from nsq_ha.consumer.inflight import Conn, Partition
+    from nsq_ha.consumer.inflight import ReadPartition, Subscription
     from nsq_ha.consumer.pause import Pause
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
@@ -64,10 +64,10 @@ class Flow:
     def __init__(  # noqa: PLR0917 - the parts of one consumer
         self,
         config: ConsumerConfig,
-        partitions: Mapping[int, Partition],
+        partitions: Mapping[int, ReadPartition],
         queue: deque[Message],
         pause: Pause,
-        dirty: dict[Conn, None],
+        dirty: dict[Subscription, None],
         now: float,
     ) -> None:
         self.max_in_flight: int = config.max_in_flight
@@ -324,7 +324,7 @@ class Flow:
         if not self._is_stopped:
             self._share_at = min(self._share_at, now + ready.gathering(len(self._partitions)))
 
-    def _live(self) -> dict[int, Conn]:
+    def _live(self) -> dict[int, Subscription]:
         found = self._partitions.items()
         return {p: conn for p, each in found if (conn := each.conn) is not None and conn.is_reading}
 
@@ -354,14 +354,14 @@ class Flow:
         if len(live) > 1 and self._look_at == math.inf:
             self._is_resting, self._look_at = False, now + LOOK_INTERVAL
 
-    def _wanted(self, live: Mapping[int, Conn], now: float) -> dict[int, int]:
+    def _wanted(self, live: Mapping[int, Subscription], now: float) -> dict[int, int]:
         """Return the RDY of each partition."""
         if len(live) > self._limit > 0:
             chosen = self._rotation.choose(now, self._limit, {p: conn.seen for p, conn in live.items()})
             return {p: int(p in chosen) for p in live}
         return ready.share(self._limit, {p: conn.max_ready for p, conn in live.items()}, needs=self._needs.by_partition)
 
-    def _wanted_for_test(self, live: Mapping[int, Conn], now: float, *, is_test: bool) -> dict[int, int]:
+    def _wanted_for_test(self, live: Mapping[int, Subscription], now: float, *, is_test: bool) -> dict[int, int]:
         """Return the RDY of each partition while all of them wait for one message, or for its outcome."""
         wanted = dict.fromkeys(live, 0)
         able = {p: conn.seen for p, conn in live.items() if len(conn.messages) < conn.max_ready}

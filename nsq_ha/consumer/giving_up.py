@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from nsq_ha.base.identity import MessageIdentity
-    from nsq_ha.consumer.source import Shell
+    from nsq_ha.consumer.source import SourceShell
     from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.policy.topology import TopicView
 
@@ -272,7 +272,7 @@ class GivingUp:
         self,
         config: ConsumerConfig,
         publisher: GiveUpPublisher,
-        shell: Shell,
+        shell: SourceShell,
         observer: Observer = SILENT,
     ) -> None:
         self._config = config

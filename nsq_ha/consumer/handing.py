@@ -14,7 +14,7 @@ from nsq_ha.base.clock import monotonic
 from nsq_ha.base.threads import in_thread
 from nsq_ha.consumer.clock import LONGEST_RUN
 from nsq_ha.consumer.giving_up import checked_from
-from nsq_ha.consumer.inflight import Taker, conn_of
+from nsq_ha.consumer.inflight import Recipient, conn_of
 from nsq_ha.errors import BodyError, ConfigError
 from nsq_ha.message import State
 from nsq_ha.policy.consumer_backoff import PauseState
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
 
 
-class Messages(Taker):
+class Messages(Recipient):
     """An iterator over a consumer's messages.
 
     Args:
@@ -166,7 +166,7 @@ class Hands:
             return True
         return not machine.queue and machine.flow.is_full
 
-    async def next_arrival(self, taker: Taker) -> None:
+    async def next_arrival(self, taker: Recipient) -> None:
         """Wait until there may be a message.
 
         Raises:

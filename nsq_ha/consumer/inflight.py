@@ -66,7 +66,7 @@ class DeliveryCounts:
         return counts | {"in_flight": in_flight}
 
 
-class Taker:
+class Recipient:
     """Who is handed messages: a task that iterates, or the handlers of one call of ``run``.
 
     Attributes:
@@ -81,13 +81,13 @@ class Taker:
         self.has_failed: bool = False
 
 
-class Ready(NamedTuple):
+class WriteReady(NamedTuple):
     """Write RDY."""
 
     number: int
 
 
-class Requeue(NamedTuple):
+class WriteRequeue(NamedTuple):
     """Write REQ with ``delay``; ``given`` is what the application asked for. The message is None if nobody saw it."""
 
     message_id: bytes
@@ -96,23 +96,23 @@ class Requeue(NamedTuple):
     given: float | None = None
 
 
-class Touch(NamedTuple):
+class WriteTouch(NamedTuple):
     """Write TOUCH."""
 
     message_id: bytes
     message: Message
 
 
-class FinishUnseen(NamedTuple):
+class WriteFinish(NamedTuple):
     """Write FIN for a message that is not handed out."""
 
     message_id: bytes
 
 
-Command = Ready | Requeue | Touch | FinishUnseen
+Command = WriteReady | WriteRequeue | WriteTouch | WriteFinish
 
 
-class Partition:
+class ReadPartition:
     """One partition that is read.
 
     Attributes:
@@ -141,12 +141,12 @@ class Partition:
     def __init__(self, number: int) -> None:
         self.number: int = number
         self.counts: DeliveryCounts = DeliveryCounts()
-        self.conn: Conn | None = None
-        self.replaced: list[Conn] = []
+        self.conn: Subscription | None = None
+        self.replaced: list[Subscription] = []
         self.orphans: dict[bytes, tuple[Message, State]] = {}
         self.longest_delay: float = math.inf
         self.led: tuple[Node, TopicMeta] | None = None
-        self.opening: Conn | None = None
+        self.opening: Subscription | None = None
         self.failures: int = 0
         self.short_lives: int = 0
         self.settled_at: float = -math.inf
@@ -160,12 +160,12 @@ class Partition:
         self.is_over: bool = False
         self.handle: Any = None
 
-    def is_moved_from(self, conn: Conn) -> bool:
+    def is_moved_from(self, conn: Subscription) -> bool:
         """Return whether another node is known to lead."""
         return self.led is not None and self.led[0] != conn.node
 
     @property
-    def conns(self) -> list[Conn]:
+    def conns(self) -> list[Subscription]:
         """The connections over which answers can be sent."""
         conn, replaced = self.conn, self.replaced
         return [*replaced] if conn is None else [conn, *replaced]
@@ -193,7 +193,7 @@ class Stage(enum.Enum):
     """It has ended, or ends now."""
 
 
-class Conn:
+class Subscription:
     """One connection that reads a partition.
 
     Args:
@@ -240,16 +240,16 @@ class Conn:
 
     def __init__(
         self,
-        partition: Partition,
+        partition: ReadPartition,
         *,
         is_ordered: bool,
         is_returned_at_end: bool = True,
         node: Node | None = None,
-        replaces: Conn | None = None,
+        replaces: Subscription | None = None,
     ) -> None:
-        self.partition: Partition = partition
+        self.partition: ReadPartition = partition
         self.node: Node | None = node
-        self.replaces: Conn | None = replaces
+        self.replaces: Subscription | None = replaces
         self.stage: Stage = Stage.OPENING
         self.lifetime: Lifetime | None = None
         self.is_stopping: bool = False
@@ -331,7 +331,7 @@ class Conn:
         """Ask for ``count`` messages."""
         self.ready = count
         self.granted.grant(count)
-        self.commands.append(Ready(count))
+        self.commands.append(WriteReady(count))
 
     def write_finished(self) -> tuple[dict[bytes, Stamp], float, float]:
         """Return what is finished, and the times of the oldest: the FINs are written now."""
@@ -369,7 +369,7 @@ class Conn:
                 # Until the answer to the first copy is sent, it counts for all: they have the same id.
                 if self._is_first_finished:
                     self.partition.counts.finished_unhandled += 1
-                    self.commands.append(FinishUnseen(message.id))
+                    self.commands.append(WriteFinish(message.id))
                 continue
             elif self.is_ordered or message.id > first[0]:
                 self.no_repeat()  # the reader has passed it
@@ -394,7 +394,7 @@ def stamp_of(message: Message) -> Stamp:
     return message.timestamp_ns, message.offset
 
 
-def conn_of(message: Message) -> Conn:
+def conn_of(message: Message) -> Subscription:
     """Return the connection of a consumer's message."""
-    conn: Conn = message.source.conn  # type: ignore[attr-defined]  # nothing else is the source of one
+    conn: Subscription = message.source.conn  # type: ignore[attr-defined]  # nothing else is the source of one
     return conn

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.consumer.answers import give_back
 from nsq_ha.consumer.flow import Flow
-from nsq_ha.consumer.inflight import Requeue, conn_of, stamp_of
+from nsq_ha.consumer.inflight import WriteRequeue, conn_of, stamp_of
 from nsq_ha.consumer.pause import WHY, Pause
 from nsq_ha.consumer.returns import Returns
 from nsq_ha.consumer.subscriptions import Subscriptions
@@ -44,7 +44,7 @@ from nsq_ha.policy.ready import LOOK_INTERVAL
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.consumer.inflight import Conn, Taker
+    from nsq_ha.consumer.inflight import Recipient, Subscription
     from nsq_ha.options.config import ConsumerConfig
 
 _QUEUED: Final = State.QUEUED
@@ -54,7 +54,7 @@ _HANDED_OUT: Final = State.HANDED_OUT
 class Flooded(NamedTuple):
     """Close a connection: nsqd ignores RDY."""
 
-    conn: Conn
+    conn: Subscription
     reason: RemoteProtocolError
 
 
@@ -89,7 +89,7 @@ class ConsumerMachine(Returns):
 
     # ------------------------------------------------------------ arrival
 
-    def arrived(self, conn: Conn, messages: list[Message], sent_at: float, now: float) -> None:
+    def arrived(self, conn: Subscription, messages: list[Message], sent_at: float, now: float) -> None:
         """Take the messages of one read.
 
         Args:
@@ -99,7 +99,7 @@ class ConsumerMachine(Returns):
             now: The time.
         """
         if conn.is_rejecting:
-            conn.commands.extend(Requeue(message.id, 0.0) for message in messages)
+            conn.commands.extend(WriteRequeue(message.id, 0.0) for message in messages)
             self.dirty[conn] = None
             return
         if conn.may_repeat and not (messages := conn.without_repeat(messages)):
@@ -123,7 +123,7 @@ class ConsumerMachine(Returns):
         if self.pause.is_blocking:
             self._return_waiting(now)
 
-    def _keep(self, conn: Conn, messages: list[Message], deadline: float, now: float) -> list[Message]:
+    def _keep(self, conn: Subscription, messages: list[Message], deadline: float, now: float) -> list[Message]:
         """Keep the messages of one read in flight; return those that are to be handed out."""
         partition = conn.partition
         if conn.is_ordered or self.finished_before or partition.orphans or partition.replaced:
@@ -140,7 +140,7 @@ class ConsumerMachine(Returns):
             messages = [message for message in messages if id(message) not in dropped]
         return messages
 
-    def _floods(self, conn: Conn, before: int, count: int, messages: list[Message], now: float) -> bool:
+    def _floods(self, conn: Subscription, before: int, count: int, messages: list[Message], now: float) -> bool:
         """Return whether these messages are more than requested, by number or by size."""
         granted, in_flight = conn.granted, before + count
         is_flood = (in_flight > granted.ceiling and granted.is_overrun(now, before, in_flight)) or (
@@ -159,7 +159,7 @@ class ConsumerMachine(Returns):
         if 0 < self.flow.max_in_flight < self.flow.counted(now):
             self._is_over = self._is_gated = True
 
-    def _unknown(self, conn: Conn, messages: list[Message], deadline: float, now: float) -> list[Message]:
+    def _unknown(self, conn: Subscription, messages: list[Message], deadline: float, now: float) -> list[Message]:
         """Return the messages without those that were finished before, or whose handlers still run."""
         unknown: list[Message] = []
         partition = conn.partition
@@ -177,7 +177,7 @@ class ConsumerMachine(Returns):
                 unknown.append(message)
         return unknown
 
-    def _is_adopted(self, conn: Conn, message: Message, deadline: float) -> bool:
+    def _is_adopted(self, conn: Subscription, message: Message, deadline: float) -> bool:
         """Let the answer to a message of a lost or replaced connection be the answer to its copy on this one.
 
         Returns:
@@ -204,7 +204,7 @@ class ConsumerMachine(Returns):
         """Return whether a message certainly gets an answer."""
         return message.state is State.GIVING_UP or (message.state is _HANDED_OUT and self.is_handled(message))
 
-    def _takes_the_place(self, conn: Conn, message: Message, now: float) -> bool:
+    def _takes_the_place(self, conn: Subscription, message: Message, now: float) -> bool:
         """Record that nsqd uses an id again that is in flight here; return whether to queue the later delivery."""
         before = conn.messages[message.id]
         conn.partition.counts.timed_out += 1
@@ -253,7 +253,7 @@ class ConsumerMachine(Returns):
 
     # ------------------------------------------------------------ handing out
 
-    def take(self, taker: Taker, now: float) -> Message | None:
+    def take(self, taker: Recipient, now: float) -> Message | None:
         """Hand out the next message. None if there is none, or none may be handed out now."""
         queue = self.queue
         while queue:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.redaction import redact
-from nsq_ha.consumer.inflight import FinishUnseen, Requeue
+from nsq_ha.consumer.inflight import WriteFinish, WriteRequeue
 from nsq_ha.engine import observe
 from nsq_ha.engine.connection import Callbacks
 from nsq_ha.errors import NotInFlightError, NsqError, ServerError
@@ -19,7 +19,7 @@ from nsq_ha.protocol.refusals import longest_delay
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.consumer.inflight import Conn
+    from nsq_ha.consumer.inflight import Subscription
     from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.consumer.starting import Start
     from nsq_ha.message import Message
@@ -50,7 +50,7 @@ class Receiver:
         self._finished = FewLines()
         self._refusal_lines = FewLines()
 
-    def callbacks(self, conn: Conn, lost: Callable[[NsqError], None]) -> Callbacks:
+    def callbacks(self, conn: Subscription, lost: Callable[[NsqError], None]) -> Callbacks:
         """Return the callbacks for the connection ``conn``; ``lost`` is called when it ends."""
 
         def damaged(messages: list[DamagedMessage]) -> None:
@@ -62,7 +62,7 @@ class Receiver:
         return Callbacks(lost, messages=self._messages, refusals=refusals, damaged=damaged)
 
     def _messages(self, messages: list[Message]) -> None:
-        conn: Conn = messages[0].source.conn  # type: ignore[attr-defined]  # it is a Source
+        conn: Subscription = messages[0].source.conn  # type: ignore[attr-defined]  # it is a Source
         if self._start.is_checked:
             self._start.check(messages)
         if self._skipping is not None and not (messages := self._without_skipped(messages, conn, self._skipping)):
@@ -72,7 +72,7 @@ class Receiver:
             observe.delivered(self._topic, messages)
         self._shell.arrived(conn, messages)
 
-    def _without_skipped(self, messages: list[Message], conn: Conn, skipping: Skipping) -> list[Message]:
+    def _without_skipped(self, messages: list[Message], conn: Subscription, skipping: Skipping) -> list[Message]:
         """Finish the messages that the options skip, and return the others."""
         kept: list[Message] = []
         for message in messages:
@@ -81,31 +81,31 @@ class Receiver:
                 kept.append(message)
             else:
                 conn.partition.counts.skipped += 1
-                self._answer(conn, FinishUnseen(message.id))
+                self._answer(conn, WriteFinish(message.id))
                 if observe.watched.is_any:
                     observe.delivered(self._topic, (message,))
                     observe.finished(self._topic, message)
                 log.debug("%s: finished %r unhandled: %s", self._name, message, why)
         return kept
 
-    def _answer(self, conn: Conn, command: FinishUnseen | Requeue) -> None:
+    def _answer(self, conn: Subscription, command: WriteFinish | WriteRequeue) -> None:
         conn.commands.append(command)
         self._shell.machine.dirty[conn] = None
         self._shell.due()
 
-    def _damaged(self, damaged: list[DamagedMessage], conn: Conn) -> None:
+    def _damaged(self, damaged: list[DamagedMessage], conn: Subscription) -> None:
         for message in damaged:
             if is_damaged_for_good(message.attempts):  # it would block the channel forever
-                self._answer(conn, FinishUnseen(message.message_id))
+                self._answer(conn, WriteFinish(message.message_id))
                 level, did, lines = logging.ERROR, "finished", self._finished
             else:
-                self._answer(conn, Requeue(message.message_id, 0.0))
+                self._answer(conn, WriteRequeue(message.message_id, 0.0))
                 level, did, lines = logging.WARNING, "requeued", self._requeued
             if (more := lines.take(monotonic())) is not None:
                 said = f"{did} a message that cannot be decoded: {redact(repr(message))}{more}"
                 log.log(level, "%s: %s", self._name, said)
 
-    def _refusals(self, refusals: list[ServerError], conn: Conn) -> None:
+    def _refusals(self, refusals: list[ServerError], conn: Subscription) -> None:
         now = monotonic()
         for refusal in refusals:
             if (more := self._refusal_lines.take(now)) is not None:
@@ -117,7 +117,7 @@ class Receiver:
             if (connecting := self._shell.connecting) is not None:
                 connecting.refused(conn.partition, refusal, conn.source.nsqd)
 
-    def _shorten(self, longest: float, conn: Conn) -> None:
+    def _shorten(self, longest: float, conn: Subscription) -> None:
         if longest != conn.partition.longest_delay:
             log.warning(
                 "%s: nsqd %s delays a requeue by at most %g s (--max-req-timeout) and closes the connection after a"

@@ -11,8 +11,8 @@ from nsq_ha.errors import RemoteProtocolError, ServerError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.consumer.inflight import Partition
-    from nsq_ha.consumer.subscriptions import Absent, PartitionEvent
+    from nsq_ha.consumer.actions import Absent, PartitionEvent
+    from nsq_ha.consumer.inflight import ReadPartition
     from nsq_ha.engine.lookups import TopicWatch
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
@@ -36,9 +36,9 @@ class ConsumerReports:
         self._channel = channel
         self._why_not = why_not
         self._of_topic = PartitionReports(watch.observer, watch.topic, channel, None)
-        self._of_partitions: dict[Partition, PartitionReports] = {}
+        self._of_partitions: dict[ReadPartition, PartitionReports] = {}
 
-    def of(self, partition: Partition) -> PartitionReports:
+    def of(self, partition: ReadPartition) -> PartitionReports:
         """Return what passes the events of a partition on."""
         found = self._of_partitions.get(partition)
         if found is None:
@@ -72,7 +72,7 @@ class ConsumerReports:
         elif what == "gone":
             self._gone(partition, name)
 
-    def _gone(self, partition: Partition, name: str) -> None:
+    def _gone(self, partition: ReadPartition, name: str) -> None:
         self._of_partitions.pop(partition, None)
         if name == self._watch.topic:
             log.info("%s: an nsqd that is no longer listed is not read any more", name)

@@ -9,8 +9,8 @@ import math
 from copy import copy
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.consumer.answers import Answers, Deferred, Said, give_back, taker_of
-from nsq_ha.consumer.inflight import Conn, Partition, Ready, Taker, conn_of
+from nsq_ha.consumer.answers import Answering, Deferred, Said, give_back, taker_of
+from nsq_ha.consumer.inflight import ReadPartition, Recipient, Subscription, WriteReady, conn_of
 from nsq_ha.message import State
 from nsq_ha.policy.touching import LONGEST_SHARE, gap, interval
 
@@ -29,7 +29,7 @@ _SOON: Final = 0.25
 """Seconds after a cancellation within which a close means that it was a shutdown; less than any requeue delay."""
 
 
-class Returns(Answers):
+class Returns(Answering):
     """The messages of one consumer, those that are kept at nsqd by TOUCH and those that go back; args as before."""
 
     def __init__(self, config: ConsumerConfig, queue: deque[Message], pause: Pause) -> None:
@@ -39,25 +39,25 @@ class Returns(Answers):
 
     # ------------------------------------------------------------ connections
 
-    def opened(self, conn: Conn, now: float) -> None:
+    def opened(self, conn: Subscription, now: float) -> None:
         """Read from a connection from now on."""
         conn.is_reading = True
         conn.partition.conn = conn
         self.touch_at = min(self.touch_at, now + self.touch_gap(conn.msg_timeout))
         self.flow.joined(now)
 
-    def replaced(self, conn: Conn) -> None:
+    def replaced(self, conn: Subscription) -> None:
         """Keep the connection in use for answers only."""
         conn.ready, conn.is_reading = 0, False
-        conn.commands = [each for each in conn.commands if not isinstance(each, Ready)]
+        conn.commands = [each for each in conn.commands if not isinstance(each, WriteReady)]
         conn.partition.conn = None
         conn.partition.replaced.append(conn)
 
-    def reject(self, conn: Conn) -> None:
+    def reject(self, conn: Subscription) -> None:
         """Requeue what still arrives, since the connection is about to end."""
         conn.ready, conn.is_reading, conn.is_rejecting = 0, False, True
 
-    def lost(self, conn: Conn, now: float) -> None:
+    def lost(self, conn: Subscription, now: float) -> None:
         """Drop all answers over a connection: the server delivers its messages again."""
         partition = conn.partition
         if partition.conn is conn:
@@ -80,14 +80,14 @@ class Returns(Answers):
         self.pause_changed(self.pause.left(now), now)
         self.flow.left(now)
 
-    def _orphan(self, message: Message, partition: Partition) -> None:
+    def _orphan(self, message: Message, partition: ReadPartition) -> None:
         state, message.state = message.state, State.ORPHANED
         if state is State.REQUEUED:
             self.deferred.pop(message, None)
         elif state is State.GIVING_UP or (state is State.HANDED_OUT and self.is_handled(message)):
             partition.orphans[message.id] = message, state
 
-    def fin_refused(self, conn: Conn, message_id: bytes, now: float) -> None:
+    def fin_refused(self, conn: Subscription, message_id: bytes, now: float) -> None:
         """Record that nsqd refused a FIN."""
         stamp = conn.fins.refused(message_id)
         if stamp is not None:
@@ -211,7 +211,7 @@ class Returns(Answers):
             if waits.policy is None:  # its block was cancelled just now: this is a shutdown
                 del self.deferred[message]
                 message.state = State.HANDED_OUT
-                taker = message.taker = Taker()
+                taker = message.taker = Recipient()
                 taker.is_over = True
         self.wakes = True
 
@@ -262,12 +262,12 @@ class Returns(Answers):
         message.answered, message.returned, message.state = True, CLOSED, State.REQUEUED
         self.has_freed = True
 
-    def cut_off(self, conn: Conn, now: float) -> None:
+    def cut_off(self, conn: Subscription, now: float) -> None:
         """Requeue all that is unanswered on a connection that is about to end."""
         for message in tuple(conn.messages.values()):
             if not message.answered:
                 self.give_back(message, CLOSED, now)
 
 
-def _is_left(taker: Taker, *, has_failed: bool) -> bool:
+def _is_left(taker: Recipient, *, has_failed: bool) -> bool:
     return taker.is_over and taker.has_failed is has_failed

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.resuming import complete
 from nsq_ha.base.unexpected import report_unexpected
-from nsq_ha.consumer.answers import FinishedAgain, HasFailed, Said
+from nsq_ha.consumer.answers import FinishedCopy, HasFailed, Said
 from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
 from nsq_ha.consumer.giving_up import GiveUpPublisher, GivingUp
-from nsq_ha.consumer.inflight import FinishUnseen, Ready, Stage, Touch
+from nsq_ha.consumer.inflight import Stage, WriteFinish, WriteReady, WriteTouch
 from nsq_ha.consumer.machine import ConsumerMachine, Flooded
 from nsq_ha.consumer.pause import Paused
 from nsq_ha.consumer.source import facts, warn_of_no_effect
@@ -27,15 +27,14 @@ from nsq_ha.engine import observe
 from nsq_ha.engine.loops import TO_READ
 from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
-from nsq_ha.events import BackoffChanged
-from nsq_ha.events import FinishedAgain as FinishedAgainEvent
+from nsq_ha.events import BackoffChanged, FinishedAgain
 from nsq_ha.policy.timing import FewLines, Rarely
 from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_ready, encode_req, encode_touch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nsq_ha.consumer.inflight import Command, Conn, Partition
+    from nsq_ha.consumer.inflight import Command, ReadPartition, Subscription
     from nsq_ha.errors import ServerError
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
@@ -52,7 +51,7 @@ class ConnectionOwner(Protocol):
     def ticks(self) -> None:
         """Look again at what could not be looked at."""
 
-    def refused(self, partition: Partition, error: ServerError, nsqd: str) -> None:
+    def refused(self, partition: ReadPartition, error: ServerError, nsqd: str) -> None:
         """Report an error that answers no request."""
 
 
@@ -136,7 +135,7 @@ class ConsumerShell:
 
     # ------------------------------------------------------------ what connections report
 
-    def arrived(self, conn: Conn, messages: list[Message]) -> None:
+    def arrived(self, conn: Subscription, messages: list[Message]) -> None:
         """Take the messages of one read."""
         now, machine = monotonic(), self.machine
         sent_at = self.clock.arrival(now)
@@ -308,7 +307,7 @@ class ConsumerShell:
         if (wake_at := machine.wake_at) != self._timer_at:
             self._plan(wake_at, now)
 
-    def _write(self, conn: Conn, now: float) -> None:
+    def _write(self, conn: Subscription, now: float) -> None:
         parts = [self.encoded(conn, command) for command in conn.commands]
         conn.commands.clear()
         if conn.finished:
@@ -318,20 +317,20 @@ class ConsumerShell:
         if conn.stage is Stage.DRAINING:
             self.machine.subscriptions.answered(conn, now)
 
-    def encoded(self, _: Conn, command: Command) -> bytes:
+    def encoded(self, _: Subscription, command: Command) -> bytes:
         """Return the bytes of a command."""
-        if isinstance(command, Ready):
+        if isinstance(command, WriteReady):
             return encode_ready(command.number)
-        if isinstance(command, Touch):
+        if isinstance(command, WriteTouch):
             return encode_touch(command.message_id)
-        if isinstance(command, FinishUnseen):
+        if isinstance(command, WriteFinish):
             return encode_fin(command.message_id)
         return encode_req(command.message_id, round(command.delay * 1000))
 
     def _act(self, action: object, now: float) -> None:
         if isinstance(action, Said):
             log.log(logging.WARNING if action.is_warning else logging.DEBUG, "%s: %s", self.name, action.text)
-        elif isinstance(action, FinishedAgain):
+        elif isinstance(action, FinishedCopy):
             self._was_finished(action.message, now)
         elif isinstance(action, HasFailed):
             if not action.message.answered:
@@ -350,7 +349,7 @@ class ConsumerShell:
             log.info(
                 "%r was handled before, but its FIN was without effect: finishing this copy unhandled%s", copy, more
             )
-        self._observer.event(FinishedAgainEvent(**facts(copy)))
+        self._observer.event(FinishedAgain(**facts(copy)))
         if observe.watched.is_any:
             observe.finished(copy.topic, copy)
 

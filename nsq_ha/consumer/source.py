@@ -18,7 +18,7 @@ from nsq_ha.message import State
 if TYPE_CHECKING:
     import asyncio
 
-    from nsq_ha.consumer.inflight import Conn
+    from nsq_ha.consumer.inflight import Subscription
     from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.message import Message
 
@@ -29,7 +29,7 @@ _watched: Final = observe.watched
 _cause: ContextVar[BaseException | None] = ContextVar("nsq_ha cause of a requeue", default=None)
 
 
-class Shell(Protocol):
+class SourceShell(Protocol):
     """What sources and their messages need of ``consumer.shell``, which needs them."""
 
     machine: ConsumerMachine
@@ -66,12 +66,12 @@ class Source:
         conn: The connection.
     """
 
-    def __init__(self, shell: Shell, conn: Conn, topic: str, channel: str, nsqd: str) -> None:
+    def __init__(self, shell: SourceShell, conn: Subscription, topic: str, channel: str, nsqd: str) -> None:
         self.topic: str = topic
         self.channel: str = channel
         self.partition: int = conn.partition.number
         self.nsqd: str = nsqd
-        self.conn: Conn = conn
+        self.conn: Subscription = conn
         self._shell = shell
         self._thread = get_ident()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsq_ha.consumer.handing import Hands
-    from nsq_ha.consumer.inflight import DeliveryCounts, Partition
+    from nsq_ha.consumer.inflight import DeliveryCounts, ReadPartition
     from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.consumer.partitions import Partitions
     from nsq_ha.engine.lookups import LookupCounts, TopicWatch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def consumer_stats(
     hands: Hands,
-    read: Mapping[int, Partition],
+    read: Mapping[int, ReadPartition],
     watch: TopicWatch | None,
     past: DeliveryCounts,
     lookups: LookupCounts,
@@ -67,7 +67,7 @@ def consumer_stats(
 
 
 def _partition(
-    topic: str, watch: TopicWatch | None, partition: Partition, queued: int, *, is_closing: bool
+    topic: str, watch: TopicWatch | None, partition: ReadPartition, queued: int, *, is_closing: bool
 ) -> ConsumerPartition:
     view = None if watch is None else watch.view
     leader = None if view is None else view.leaders.get(partition.number)
@@ -87,7 +87,7 @@ def _partition(
     )
 
 
-def _state(partition: Partition, *, is_closing: bool) -> PartitionState:
+def _state(partition: ReadPartition, *, is_closing: bool) -> PartitionState:
     if is_closing:
         return "closing" if partition.conns else "closed"
     if partition.conn is not None:
@@ -108,7 +108,7 @@ def consumer_notes(machine: ConsumerMachine) -> list[str]:
 
 
 def consumer_troubles(
-    watch: TopicWatch, partitions: Partitions, read: Mapping[int, Partition], opened_at: float, now: float
+    watch: TopicWatch, partitions: Partitions, read: Mapping[int, ReadPartition], opened_at: float, now: float
 ) -> list[Trouble]:
     """Return what does not work, at the loop's time ``now``."""
     found: list[Trouble] = []

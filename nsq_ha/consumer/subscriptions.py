@@ -28,11 +28,22 @@ Source: server failures 3.7, 3.9, 4.1 to 4.4; server protocol 3.3.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.consumer import choice
+from nsq_ha.consumer.actions import (
+    Abandon,
+    Absent,
+    Connect,
+    Disconnect,
+    KeepAlive,
+    LookUps,
+    PartitionEvent,
+    StopMessages,
+    Unreadable,
+)
 from nsq_ha.consumer.answers import Said
-from nsq_ha.consumer.inflight import Conn, DeliveryCounts, Partition, Stage
+from nsq_ha.consumer.inflight import DeliveryCounts, ReadPartition, Stage, Subscription
 from nsq_ha.errors import (
     AuthError,
     BadNameError,
@@ -57,7 +68,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.returns import Returns
     from nsq_ha.options.config import ConsumerConfig
-    from nsq_ha.policy.timing import Warned
     from nsq_ha.policy.topology import Node, TopicView
 
 SETTLED_INTERVALS: Final = 2
@@ -78,78 +88,6 @@ _PERMANENT: Final = (
     MessageRefusedError,
     TlsRequiredError,
 )
-
-
-class Connect(NamedTuple):
-    """Open a connection, and subscribe."""
-
-    conn: Conn
-
-
-class Disconnect(NamedTuple):
-    """End a connection or the attempt to open it: at once, or when what is buffered has been sent."""
-
-    conn: Conn
-    reason: NsqError
-    is_gentle: bool = False
-
-
-class StopMessages(NamedTuple):
-    """Send CLS; say :meth:`Subscriptions.stopped` when it is answered, or cannot be."""
-
-    conn: Conn
-
-
-class KeepAlive(NamedTuple):
-    """Send NOP over a connection to which nsqd writes no more."""
-
-    conn: Conn
-
-
-class Abandon(NamedTuple):
-    """Requeue what nsqd would keep, then end the connection: its partition is read no more."""
-
-    conn: Conn
-
-
-class LookUps(NamedTuple):
-    """Look the topic up: if what is known is old, often, or no longer often."""
-
-    how: str
-
-
-class Unreadable(NamedTuple):
-    """Tell the application that retrying cannot help."""
-
-    error: NsqError
-
-
-class Absent(NamedTuple):
-    """Say that there is nothing to read, or that there is something again."""
-
-    outage: Warned
-    is_over: bool
-
-
-class PartitionEvent(NamedTuple):
-    """Something of a partition to log, and to tell the application.
-
-    Attributes:
-        what: ``subscribed``, ``disconnected``, ``failed``, ``settled``, ``refused``, ``final``, ``moved``
-            or ``gone``.
-        partition: The partition.
-        node: The nsqd. None if it is not about one.
-        error: Why.
-        conn: The connection.
-        outage: The facts, if there is a reason to warn.
-    """
-
-    what: str
-    partition: Partition
-    node: Node | None = None
-    error: NsqError | None = None
-    conn: Conn | None = None
-    outage: Warned | None = None
 
 
 class Subscriptions:
@@ -176,9 +114,9 @@ class Subscriptions:
         self._config, self._topic, self._messages, self._chance = config, topic, messages, chance
         self._partitions = messages.partitions
         self._actions = messages.actions
-        self._wanting: dict[Partition, None] = {}
+        self._wanting: dict[ReadPartition, None] = {}
         self._is_looked_up = False
-        self._ending: dict[Conn, float] = {}  # what sends its last bytes, until when
+        self._ending: dict[Subscription, float] = {}  # what sends its last bytes, until when
 
     def _wake(self, when: float) -> None:
         self.wake_at = min(self.wake_at, when)
@@ -200,7 +138,7 @@ class Subscriptions:
             self._actions.append(Unreadable(error))
             return
         for number in sorted(wanted - self._partitions.keys()):
-            self._partitions[number] = Partition(number)
+            self._partitions[number] = ReadPartition(number)
         if view.exists and view.partition_num > 0 and self._config.partitions is None:
             for number in [each for each in self._partitions if each not in wanted]:
                 self._remove(self._partitions.pop(number), now)
@@ -209,7 +147,7 @@ class Subscriptions:
             self._look(partition, now)
         self.seek(now)
 
-    def _lead(self, partition: Partition, view: TopicView, now: float) -> None:
+    def _lead(self, partition: ReadPartition, view: TopicView, now: float) -> None:
         """Take who leads a partition; a change ends a pause, but not one of other partitions."""
         leader = view.leaders.get(partition.number)
         led = None if leader is None or view.meta is None else (leader, view.meta)
@@ -226,7 +164,7 @@ class Subscriptions:
         if used is None or partition.is_moved_from(used):
             partition.retry_at = now
 
-    def _remove(self, partition: Partition, now: float) -> None:
+    def _remove(self, partition: ReadPartition, now: float) -> None:
         self._actions.append(PartitionEvent("gone", partition))
         self.past.add(partition.counts)
         self.past.returned += partition.in_flight  # else they would count as finished
@@ -234,7 +172,7 @@ class Subscriptions:
         self._wanting.pop(partition, None)
         self._abandon(partition, now)
 
-    def _abandon(self, partition: Partition, now: float) -> None:
+    def _abandon(self, partition: ReadPartition, now: float) -> None:
         """End all connections of a partition that is read no more."""
         reason = ConnectionLostError("no longer needed")
         for conn in (partition.opening, *partition.replaced):
@@ -272,7 +210,7 @@ class Subscriptions:
             self._is_looked_up = is_wanted
             self._actions.append(LookUps("often" if is_wanted else "rarely"))
 
-    def is_unlisted(self, partition: Partition) -> bool:
+    def is_unlisted(self, partition: ReadPartition) -> bool:
         """Return whether it is an nsqd of a plain cluster that no nsqlookupd lists any more; it may never return."""
         view = self.view
         return view is not None and choice.has_no_partitions(view) and partition.number not in view.leaders
@@ -293,7 +231,7 @@ class Subscriptions:
         if not self._messages.is_closing:
             self.seek(now)
 
-    def _look(self, partition: Partition, now: float) -> None:
+    def _look(self, partition: ReadPartition, now: float) -> None:
         """Do what is due for a partition."""
         for each in tuple(partition.replaced):
             self._look_at_replaced(each, now)
@@ -314,7 +252,7 @@ class Subscriptions:
             self._settle(partition, partition.conn, now)
         self._want(partition)
 
-    def _want(self, partition: Partition) -> None:
+    def _want(self, partition: ReadPartition) -> None:
         """Have the topic looked up often while a partition is not read after a failure."""
         conn = partition.conn
         is_read = conn is not None and not partition.is_moved_from(conn)
@@ -326,7 +264,7 @@ class Subscriptions:
 
     # ------------------------------------------------------------ connecting
 
-    def _connect(self, partition: Partition, now: float) -> None:
+    def _connect(self, partition: ReadPartition, now: float) -> None:
         """Connect to the leader, if it is known and it is time."""
         if now < partition.retry_at:
             self._wake(partition.retry_at)
@@ -337,7 +275,7 @@ class Subscriptions:
             name, cause = (self._topic, "") if view is None else (view.name_of(partition.number), view.cause)
             self._fail(partition, NoLeaderError(f"{name} has no leader now{cause}"), None, now)
 
-    def _open(self, partition: Partition, node: Node, replaces: Conn | None) -> None:
+    def _open(self, partition: ReadPartition, node: Node, replaces: Subscription | None) -> None:
         _, meta = partition.led or (node, None)
         ordered = self._config.ordered
         if replaces is not None:
@@ -345,13 +283,15 @@ class Subscriptions:
         else:
             assert meta is not None  # noqa: S101 - for the type: there is a leader
             is_ordered, is_returned = meta.ordered if ordered == "auto" else ordered, meta.is_partitioned
-        conn = Conn(partition, is_ordered=is_ordered, is_returned_at_end=is_returned, node=node, replaces=replaces)
+        conn = Subscription(
+            partition, is_ordered=is_ordered, is_returned_at_end=is_returned, node=node, replaces=replaces
+        )
         partition.opening = conn
         if replaces is None:
             self._actions.append(LookUps("if old"))  # if the node is gone, the lookup names another one
         self._actions.append(Connect(conn))
 
-    def opened(self, conn: Conn, now: float) -> bool:
+    def opened(self, conn: Subscription, now: float) -> bool:
         """Take that a connection is open; return whether to subscribe. The former leader is left before that."""
         if conn.stage is not Stage.OPENING:
             return False
@@ -364,7 +304,7 @@ class Subscriptions:
                     self.end(each, reason, now)
         return True
 
-    def subscribed(self, conn: Conn, now: float) -> None:
+    def subscribed(self, conn: Subscription, now: float) -> None:
         """Take that SUB was answered."""
         if conn.stage is not Stage.SUBSCRIBING:
             return
@@ -383,12 +323,12 @@ class Subscriptions:
             self._actions.append(PartitionEvent("subscribed", partition, conn.node, conn=conn))
         self._look(partition, now)
 
-    def _use(self, partition: Partition, conn: Conn, now: float) -> None:
+    def _use(self, partition: ReadPartition, conn: Subscription, now: float) -> None:
         partition.opening = conn.replaces = None
         conn.stage = Stage.IN_USE
         self._messages.opened(conn, now)
 
-    def _settle(self, partition: Partition, conn: Conn, now: float) -> None:
+    def _settle(self, partition: ReadPartition, conn: Subscription, now: float) -> None:
         """End the outage of a partition if its subscription has lasted."""
         if now < partition.settled_at:
             self._wake(partition.settled_at)
@@ -398,7 +338,7 @@ class Subscriptions:
 
     # ------------------------------------------------------------ failures
 
-    def failed(self, conn: Conn, error: NsqError, now: float) -> None:
+    def failed(self, conn: Subscription, error: NsqError, now: float) -> None:
         """Take that a connection could not be opened or subscribed, or was lost before it was used."""
         if conn.stage is Stage.CLOSED:
             return
@@ -419,14 +359,14 @@ class Subscriptions:
             self._fail(partition, error, conn.node, now)
         self._look(partition, now)
 
-    def _fail(self, partition: Partition, error: NsqError, node: Node | None, now: float) -> None:
+    def _fail(self, partition: ReadPartition, error: NsqError, node: Node | None, now: float) -> None:
         """Record a failure, and pause."""
         partition.failures += 1
         partition.retry_at = now + delay_after(self._config.backoff, partition.failures, self._chance)
         self._wake(partition.retry_at)
         self._trouble(partition, error, node, now)
 
-    def _trouble(self, partition: Partition, error: NsqError, node: Node | None, now: float) -> None:
+    def _trouble(self, partition: ReadPartition, error: NsqError, node: Node | None, now: float) -> None:
         partition.trouble = error = self._explained(error)
         partition.outage.failed(now)
         self._actions.append(PartitionEvent("failed", partition, node, error, outage=partition.outage.warning(now)))
@@ -435,7 +375,7 @@ class Subscriptions:
         """Return the error to report."""
         return explained(error, self._topic) if self._config.nsqd else error
 
-    def _ends(self, partition: Partition, error: NsqError) -> bool:
+    def _ends(self, partition: ReadPartition, error: NsqError) -> bool:
         """Return whether a failed attempt ends the subscription, since retries cannot fix ``error``."""
         was_subscribed = partition.subscribed_at is not None
         if isinstance(error, AuthError):
@@ -449,7 +389,7 @@ class Subscriptions:
             return isinstance(error, SubscribeRefusedError)
         return isinstance(error, ServerError) and error.code == _MUST_BE_ORDERED and self._config.ordered is False
 
-    def lost(self, conn: Conn, error: NsqError, now: float) -> None:
+    def lost(self, conn: Subscription, error: NsqError, now: float) -> None:
         """Take that an open connection has ended."""
         partition = conn.partition
         if conn.stage is Stage.CLOSED:
@@ -462,10 +402,11 @@ class Subscriptions:
             if is_used:
                 partition.short_lives = partition.short_lives + 1 if now < partition.settled_at else 0
                 if not (self._messages.is_closing or partition.is_over):
-                    self._was_lost(partition, conn, error, now, is_moved=is_moved)
+                    self._was_lost(conn, error, now, is_moved=is_moved)
             self._look(partition, now)
 
-    def _was_lost(self, partition: Partition, conn: Conn, error: NsqError, now: float, *, is_moved: bool) -> None:
+    def _was_lost(self, conn: Subscription, error: NsqError, now: float, *, is_moved: bool) -> None:
+        partition = conn.partition
         if is_moved:  # the new leader is being connected to
             partition.retry_at = now
             self._trouble(partition, error, conn.node, now)
@@ -474,13 +415,13 @@ class Subscriptions:
             self._fail(partition, error, conn.node, now)
         self.seek(now)
 
-    def end(self, conn: Conn, reason: NsqError, now: float) -> None:
+    def end(self, conn: Subscription, reason: NsqError, now: float) -> None:
         """End a connection, or the attempt to open it."""
         if conn.stage is not Stage.CLOSED:
             self._actions.append(Disconnect(conn, reason))
             self._forget(conn, reason, now)
 
-    def _forget(self, conn: Conn, reason: NsqError, now: float) -> None:
+    def _forget(self, conn: Subscription, reason: NsqError, now: float) -> None:
         """Take a connection that has ended, or ends now, from its partition."""
         conn.stage = Stage.CLOSED
         partition = conn.partition
@@ -494,7 +435,7 @@ class Subscriptions:
 
     # ------------------------------------------------------------ connections with a limited lifetime
 
-    def _renew(self, partition: Partition, conn: Conn, now: float) -> None:
+    def _renew(self, partition: ReadPartition, conn: Subscription, now: float) -> None:
         """Replace a connection to which nsqd can write for a limited time only."""
         lifetime = conn.lifetime
         if lifetime is None:
@@ -520,7 +461,7 @@ class Subscriptions:
             if is_over:
                 self._expire(partition, conn, now)
 
-    def _expire(self, partition: Partition, conn: Conn, now: float) -> None:
+    def _expire(self, partition: ReadPartition, conn: Subscription, now: float) -> None:
         """Leave a connection over which nothing more arrives, and which could not be replaced."""
         address = "" if conn.node is None else conn.node.address
         reason = ConnectionLostError(f"closed the connection to {address}: nsqd can no longer write to this connection")
@@ -531,12 +472,12 @@ class Subscriptions:
             self.end(conn, reason, now)
         self._fail(partition, reason, conn.node, now)
 
-    def _stop(self, conn: Conn) -> None:
+    def _stop(self, conn: Subscription) -> None:
         if not conn.is_stopping:
             conn.is_stopping = True
             self._actions.append(StopMessages(conn))
 
-    def stopped(self, conn: Conn, now: float) -> None:
+    def stopped(self, conn: Subscription, now: float) -> None:
         """Take that CLS was answered, or never will be."""
         conn.is_stopped = True
         if conn.stage is not Stage.IN_USE:
@@ -545,14 +486,14 @@ class Subscriptions:
             self._drain(conn, now)
         self._look(conn.partition, now)
 
-    def _drain(self, conn: Conn, now: float) -> None:
+    def _drain(self, conn: Subscription, now: float) -> None:
         """Keep a connection for answers only. nsqd reads from it, and closes what is silent."""
         conn.stage = Stage.DRAINING
         conn.replaced_at = conn.alive_at = now
         self._messages.replaced(conn)
         self._look_at_replaced(conn, now)
 
-    def _look_at_replaced(self, conn: Conn, now: float) -> None:
+    def _look_at_replaced(self, conn: Subscription, now: float) -> None:
         if not conn.is_outstanding(now):
             conn.stage = Stage.CLOSED
             self._ending[conn] = now + CLOSE_GRACE
@@ -565,7 +506,7 @@ class Subscriptions:
             conn.alive_at = now + self._config.heartbeat_interval / 2
         self._wake(conn.alive_at)
 
-    def answered(self, conn: Conn, now: float) -> None:
+    def answered(self, conn: Subscription, now: float) -> None:
         """Take that something was answered over a connection that is kept for that."""
         if conn.stage is Stage.DRAINING:
             self._look_at_replaced(conn, now)

@@ -18,7 +18,7 @@ from typing import ClassVar, Final, Unpack
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.consumer.consumer import Consumer
-from nsq_ha.consumer.inflight import Conn, DeliveryCounts, Partition, Requeue, Touch
+from nsq_ha.consumer.inflight import DeliveryCounts, ReadPartition, Subscription, WriteRequeue, WriteTouch
 from nsq_ha.consumer.shell import ConsumerShell
 from nsq_ha.consumer.source import Source
 from nsq_ha.consumer.statistics import consumer_stats
@@ -79,14 +79,14 @@ class _Shell(ConsumerShell):
     consumer: FakeConsumer
     latest: dict[bytes, Message]
 
-    def _write(self, conn: Conn, now: float) -> None:
+    def _write(self, conn: Subscription, now: float) -> None:
         commands, conn.commands = conn.commands, []
         for message_id in self.machine.written(conn, now) if conn.finished else ():
             self.consumer._finish(self.latest.pop(message_id))  # noqa: SLF001 - one unit
         for command in commands:
-            if isinstance(command, Requeue) and command.message is not None:
+            if isinstance(command, WriteRequeue) and command.message is not None:
                 self.consumer._requeue(command.message, command.given)  # noqa: SLF001 - one unit
-            elif isinstance(command, Touch):
+            elif isinstance(command, WriteTouch):
                 self.consumer.touched.append(command.message)
 
 
@@ -143,7 +143,7 @@ class FakeConsumer(Consumer):
         self._early: list[Message] = []
         self._unanswered = 0
         self._counts = DeliveryCounts()
-        self._conns: dict[int, Conn] = {}
+        self._conns: dict[int, Subscription] = {}
         assert isinstance(self._shell, _Shell)  # noqa: S101 - for the type
         self._shell.consumer, self._shell.latest = self, {}
         self._latest = self._shell.latest
@@ -195,13 +195,13 @@ class FakeConsumer(Consumer):
         self._arrive(list(messages))
         return messages
 
-    def _conn(self, number: int) -> Conn:
+    def _conn(self, number: int) -> Subscription:
         """Return what stands for the connection of a partition."""
         conn = self._conns.get(number)
         if conn is None:
-            partition = self._shell.machine.partitions[number] = Partition(number)
+            partition = self._shell.machine.partitions[number] = ReadPartition(number)
             partition.counts = self._counts
-            conn = partition.conn = self._conns[number] = Conn(partition, is_ordered=False)
+            conn = partition.conn = self._conns[number] = Subscription(partition, is_ordered=False)
             conn.opened(monotonic(), msg_timeout=60.0, max_msg_timeout=900.0, max_ready=1)
             conn.granted.grant(MAX_INT64)
             conn.source = _Source(self._shell, conn, self.topic, self.channel, NSQD)

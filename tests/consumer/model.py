@@ -6,11 +6,7 @@ import random
 from types import SimpleNamespace
 from typing import Any, Final
 
-from nsq_ha.consumer.answers import FinishedAgain, HasFailed
-from nsq_ha.consumer.inflight import Conn, FinishUnseen, Partition, Ready, Requeue, Stage, Taker, Touch
-from nsq_ha.consumer.machine import ConsumerMachine, Flooded
-from nsq_ha.consumer.returns import CLOSED
-from nsq_ha.consumer.subscriptions import (
+from nsq_ha.consumer.actions import (
     Abandon,
     Connect,
     Disconnect,
@@ -20,6 +16,19 @@ from nsq_ha.consumer.subscriptions import (
     StopMessages,
     Unreadable,
 )
+from nsq_ha.consumer.answers import FinishedCopy, HasFailed
+from nsq_ha.consumer.inflight import (
+    ReadPartition,
+    Recipient,
+    Stage,
+    Subscription,
+    WriteFinish,
+    WriteReady,
+    WriteRequeue,
+    WriteTouch,
+)
+from nsq_ha.consumer.machine import ConsumerMachine, Flooded
+from nsq_ha.consumer.returns import CLOSED
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ServerError
 from nsq_ha.message import Message, State
 from nsq_ha.options.config import ConsumerConfig
@@ -44,9 +53,9 @@ class Server:
         self.number = number
         self.finished: set[int] = set()
         self.waiting: list[tuple[int, int]] = []
-        self.in_flight: dict[int, tuple[Conn, float, int]] = {}
+        self.in_flight: dict[int, tuple[Subscription, float, int]] = {}
         self.last = 0
-        self.under_way: list[tuple[Conn, int]] = []  # FINs that have not arrived
+        self.under_way: list[tuple[Subscription, int]] = []  # FINs that have not arrived
 
     def id_of(self, number: int) -> bytes:
         return (self.number << 50 | number).to_bytes(8, "big") + bytes(8)
@@ -85,14 +94,14 @@ class World:
         self.steps = self.STEPS + more
         self.servers = [Server(number) for number in range(2)]
         self.leaders: list[Node | None] = [NODES[0], NODES[1]]
-        self.attempts: dict[Conn, None] = {}
-        self.stopping: dict[Conn, None] = {}
+        self.attempts: dict[Subscription, None] = {}
+        self.stopping: dict[Subscription, None] = {}
         self.paused: dict[int, float] = {}
         self.looked_up = self.is_faultless = False
         self.lost_by_machine, self.machine.lost = self.machine.lost, self.lost  # type: ignore[method-assign]
-        self.handlers = Taker(is_handler=True)
-        self.tasks = [Taker(), Taker()]
-        self.handling: list[tuple[Message, Taker]] = []
+        self.handlers = Recipient(is_handler=True)
+        self.tasks = [Recipient(), Recipient()]
+        self.handling: list[tuple[Message, Recipient]] = []
         self.handled: set[tuple[int, int]] = set()
         self.allowed = 0
         self.requeued, self.returned = [0, 0], [0, 0]
@@ -106,7 +115,7 @@ class World:
         self.subscribe_all()
 
     @property
-    def parts(self) -> list[Partition]:
+    def parts(self) -> list[ReadPartition]:
         return list(self.machine.partitions.values())
 
     # ------------------------------------------------------------ the owner's part
@@ -131,7 +140,7 @@ class World:
                     machine.was_requeued(action.message, None, self.now)
                     machine.requeue(action.message, None, self.now)
                 self.drain()
-            elif isinstance(action, FinishedAgain):
+            elif isinstance(action, FinishedCopy):
                 number = self.number_of(action.message)
                 assert number in self.handled, "finished unhandled, and nobody has handled it"
             elif isinstance(action, Flooded):
@@ -169,12 +178,12 @@ class World:
         else:
             assert not isinstance(action, Unreadable | Abandon)
 
-    def write(self, conn: Conn) -> None:
+    def write(self, conn: Subscription) -> None:
         server = self.servers[conn.partition.number]
         commands, conn.commands = conn.commands, []
         assert conn.is_open, "written to what is lost"
         for command in commands:
-            if isinstance(command, Ready):
+            if isinstance(command, WriteReady):
                 assert conn.is_reading
                 assert 0 <= command.number <= conn.max_ready
             else:
@@ -184,21 +193,21 @@ class World:
         if conn.stage is Stage.DRAINING:
             self.machine.subscriptions.answered(conn, self.now)
 
-    def answer(self, conn: Conn, server: Server, command: Requeue | Touch | FinishUnseen) -> None:
-        self.requeued[server.number] += isinstance(command, Requeue) and command.message is not None
+    def answer(self, conn: Subscription, server: Server, command: WriteRequeue | WriteTouch | WriteFinish) -> None:
+        self.requeued[server.number] += isinstance(command, WriteRequeue) and command.message is not None
         number = int.from_bytes(command.message_id[:8], "big") & 0xFFFF
         held = server.in_flight.get(number)
         if held is None or held[0] is not conn:
             return  # refused
-        if isinstance(command, Touch):
+        if isinstance(command, WriteTouch):
             server.in_flight[number] = conn, self.now, held[2]
-        elif isinstance(command, Requeue):
+        elif isinstance(command, WriteRequeue):
             del server.in_flight[number]
             server.waiting.append((number, held[2] + 1))
         else:
             del server.in_flight[number]
 
-    def finish(self, conn: Conn, server: Server) -> None:
+    def finish(self, conn: Subscription, server: Server) -> None:
         for message_id in self.machine.written(conn, self.now):
             number = int.from_bytes(message_id[:8], "big") & 0xFFFF
             assert (server.number, number) in self.handled, "FIN for what nobody has handled"
@@ -296,7 +305,7 @@ class World:
         view = TopicView("t", meta, leaders, complete=len(leaders) == 2, exists=True, last_known=known)
         self.machine.subscriptions.viewed(view, self.now)
 
-    def open(self, conn: Conn) -> None:
+    def open(self, conn: Subscription) -> None:
         """Let an attempt succeed, as far as its next step."""
         machine = self.machine
         if conn.stage is Stage.OPENING:
@@ -316,13 +325,13 @@ class World:
             self.open(next(iter(self.attempts)))
             self.drain()
 
-    def lost(self, conn: Conn, now: float) -> None:
+    def lost(self, conn: Subscription, now: float) -> None:
         """Count what a lost connection returns."""
         if conn.is_open:
             self.returned[conn.partition.number] += len(conn.messages)
         self.lost_by_machine(conn, now)
 
-    def gone(self, conn: Conn) -> None:
+    def gone(self, conn: Subscription) -> None:
         """End a connection for its server: the partitioned one delivers its messages again at once."""
         server = self.servers[conn.partition.number]
         self.stopping.pop(conn, None)
@@ -332,7 +341,7 @@ class World:
                 del server.in_flight[number]
                 server.waiting.append((number, attempts))
 
-    def lose(self, conn: Conn, error: NsqError = REFUSALS[1]) -> None:
+    def lose(self, conn: Subscription, error: NsqError = REFUSALS[1]) -> None:
         """End a connection, or an attempt."""
         if conn.stage is Stage.CLOSED:
             return
@@ -380,7 +389,7 @@ class World:
         mine = sum(of is conn for of, _, _ in server.in_flight.values())
         self.deliver(server, conn, min(self.chance.randint(1, 3), max(conn.ready - mine, 0)))
 
-    def deliver(self, server: Server, conn: Conn, most: int) -> None:
+    def deliver(self, server: Server, conn: Subscription, most: int) -> None:
         count = min(most, len(server.waiting))
         messages = []
         for _ in range(count):
@@ -440,7 +449,7 @@ class World:
         assert number not in self.handled, f"{number} is handed out again though it was finished"
         self.handling.append((message, taker))
 
-    def one(self) -> tuple[Message, Taker] | None:
+    def one(self) -> tuple[Message, Recipient] | None:
         if not self.handling:
             return None
         return self.handling.pop(self.chance.randrange(len(self.handling)))
@@ -517,7 +526,7 @@ class World:
                 if taker is gone and self.machine.is_given_up(message):
                     self.machine.take_back(message, "giving it up was cancelled", self.now)
             self.handling = [(m, t) for m, t in self.handling if t is not gone]
-            self.tasks = [t if t is not gone else Taker() for t in self.tasks]
+            self.tasks = [t if t is not gone else Recipient() for t in self.tasks]
 
     STEPS: Final = (
         *(("publishes",) * 4),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from nsq_ha.consumer.inflight import Conn, Partition
+from nsq_ha.consumer.inflight import ReadPartition, Subscription
 
 if TYPE_CHECKING:
     from nsq_ha.message import Message
@@ -22,7 +22,7 @@ class Source:
     partition = 3
 
     def __init__(self) -> None:
-        self.conn = Conn(Partition(3), is_ordered=False)
+        self.conn = Subscription(ReadPartition(3), is_ordered=False)
         self.answers: list[tuple[int, object]] = []
 
     def finish(self, message: Message) -> None:

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from nsq_ha import Backoff, ConsumerConfig, ExtFilter
-from nsq_ha.consumer.answers import Said
-from nsq_ha.consumer.inflight import Conn, Partition, Stage
-from nsq_ha.consumer.machine import ConsumerMachine
-from nsq_ha.consumer.subscriptions import (
-    CLOSE_GRACE,
-    LONGEST_SETTLING,
+from nsq_ha.consumer.actions import (
     Abandon,
     Absent,
     Connect,
@@ -24,6 +19,10 @@ from nsq_ha.consumer.subscriptions import (
     StopMessages,
     Unreadable,
 )
+from nsq_ha.consumer.answers import Said
+from nsq_ha.consumer.inflight import ReadPartition, Stage, Subscription
+from nsq_ha.consumer.machine import ConsumerMachine
+from nsq_ha.consumer.subscriptions import CLOSE_GRACE, LONGEST_SETTLING
 from nsq_ha.errors import (
     AuthError,
     ChannelNotRegisteredError,
@@ -82,26 +81,26 @@ class Driven:
         return [each for each in wanted if not kinds or isinstance(each, kinds)]
 
     @property
-    def part(self) -> Partition:
+    def part(self) -> ReadPartition:
         return self.machine.partitions[0]
 
-    def opening(self) -> Conn:
+    def opening(self) -> Subscription:
         conn = self.part.opening
         assert conn is not None
         return conn
 
-    def used(self) -> Conn:
+    def used(self) -> Subscription:
         conn = self.part.conn
         assert conn is not None
         return conn
 
-    def open(self, lifetime: Lifetime | None = None) -> Conn:
+    def open(self, lifetime: Lifetime | None = None) -> Subscription:
         conn = self.opening()
         conn.lifetime = lifetime
         assert self.subscriptions.opened(conn, self.now)
         return conn
 
-    def subscribe(self, lifetime: Lifetime | None = None) -> Conn:
+    def subscribe(self, lifetime: Lifetime | None = None) -> Subscription:
         """Let the attempt succeed."""
         conn = self.open(lifetime)
         conn.opened(self.now, msg_timeout=4.0, max_msg_timeout=20.0, max_ready=10)
@@ -109,7 +108,7 @@ class Driven:
         self.subscriptions.subscribed(conn, self.now)
         return conn
 
-    def deliver(self, conn: Conn) -> Message:
+    def deliver(self, conn: Subscription) -> Message:
         message = Message((1).to_bytes(8, "big") + bytes(8), b"x", 1, 1, conn.source)
         self.machine.arrived(conn, [message], self.now, self.now)
         return message

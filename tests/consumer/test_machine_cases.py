@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsq_ha.consumer.answers import HasFailed
-from nsq_ha.consumer.inflight import FinishUnseen, Requeue, Taker
+from nsq_ha.consumer.inflight import Recipient, WriteFinish, WriteRequeue
 from nsq_ha.message import Message
 from tests.consumer.test_connections import ONE, Driven
 
@@ -23,8 +23,8 @@ def arrive(driven: Driven, *messages: Message) -> None:
     driven.machine.arrived(driven.used(), list(messages), driven.now, driven.now)
 
 
-def take(driven: Driven, taker: Taker | None = None) -> Message:
-    message = driven.machine.take(taker or Taker(), driven.now)
+def take(driven: Driven, taker: Recipient | None = None) -> Message:
+    message = driven.machine.take(taker or Recipient(), driven.now)
     assert message is not None
     return message
 
@@ -47,7 +47,7 @@ def test_the_requeue_of_an_interrupted_message_is_that_of_its_copy() -> None:
     arrive(driven, message_of(driven))
     driven.machine.interrupted(take(driven), driven.now)
     arrive(driven, message_of(driven))
-    assert driven.machine.take(Taker(), driven.now) is None
+    assert driven.machine.take(Recipient(), driven.now) is None
     driven.machine.tick(driven.now + 0.3, is_awaited=False)
     assert len(driven.took(HasFailed)) == 1
 
@@ -66,7 +66,7 @@ def test_what_arrives_over_a_connection_that_is_about_to_end_goes_back() -> None
     driven.machine.reject(conn)
     conn.commands.clear()
     arrive(driven, message_of(driven))
-    assert conn.commands == [Requeue(message_of(driven).id, 0.0)]
+    assert conn.commands == [WriteRequeue(message_of(driven).id, 0.0)]
     assert not driven.machine.queue
 
 
@@ -82,6 +82,6 @@ def test_the_first_message_of_an_ordered_channel_may_come_twice() -> None:
     driven.machine.finish(conn, first)
     driven.machine.written(conn, driven.now)
     arrive(driven, message_of(driven))
-    assert FinishUnseen(first.id) in conn.commands
+    assert WriteFinish(first.id) in conn.commands
     arrive(driven, message_of(driven, 2))
     assert not conn.may_repeat

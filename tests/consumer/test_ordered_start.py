@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from nsq_ha import Backoff, ConfigError, ConsumerConfig, Message
-from nsq_ha.consumer.inflight import Conn
+from nsq_ha.consumer.inflight import Subscription
 from nsq_ha.protocol import Close, Finish, Requeue
 from tests.consumer.parts import Source
 from tests.support.inside import consumer_machine_of
@@ -49,7 +49,7 @@ async def test_a_copy_of_a_finished_message_is_finished_too(stage: Stage) -> Non
 def test_a_copy_is_not_finished_before_the_loop_learns_how_a_thread_answered_the_message() -> None:
     """FIN would lose a message that the thread requeued: the REQ behind it would have no effect."""
     source = Source()
-    conn = Conn(source.conn.partition, is_ordered=True)
+    conn = Subscription(source.conn.partition, is_ordered=True)
     message, again = (Message(message_id(2, 3), b"x", 1, 7, source) for _ in range(2))
     assert conn.without_repeat([message]) == [message]
     message.answered = True

@@ -12,7 +12,7 @@ from nsq_ha.devcluster.control.plain_control import PlainControl
 
 if TYPE_CHECKING:
     from nsq_ha import Consumer, Producer
-    from nsq_ha.consumer.inflight import Partition as ReadPartition
+    from nsq_ha.consumer.inflight import ReadPartition
     from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.devcluster import DevCluster
