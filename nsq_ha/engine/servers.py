@@ -23,6 +23,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.engine.names import addresses, places_of
@@ -213,7 +214,10 @@ class Servers:
         """Request the lists at once, then every ``interval`` seconds, and earlier after a failure."""
         while True:
             self._list_wanted.clear()
-            await self.refresh_lists()
+            try:
+                await self.refresh_lists()
+            except Exception as error:  # noqa: BLE001 - such as a MemoryError: the lists are requested again
+                report_unexpected(_log, "lists of nsqlookupds", error)
             await asyncio.sleep(_LIST_GAP)
             wait = max(0.0, interval * (1 - JITTER * random.random()) - _LIST_GAP)  # noqa: S311 - spreads load
             with contextlib.suppress(TimeoutError):
