@@ -43,7 +43,6 @@ BOTH: Final[dict[str, tuple[object, str]]] = {
     "opening a stream": (TcpStream, "open"),
     "making a context": (connection, "socket"),
     "reading": (ClientProtocol, "receive"),
-    "the end of a stream": (ClientProtocol, "end_of_stream"),
     "a question to nsqlookupd": (LookupClient, "lookup"),
     "a round of lookups": (servers.Servers, "look_up"),
     "merging answers": (lookups, "merge_round"),

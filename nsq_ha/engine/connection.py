@@ -26,7 +26,6 @@ import msgspec
 
 from nsq_ha._version import __version__
 from nsq_ha.base.time_limits import time_limit
-from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine import wire
 from nsq_ha.engine.loops import looks
 from nsq_ha.engine.secret import secret_of
@@ -232,8 +231,6 @@ class Connection:
             stream.start_codec(step.codec)
             if step.trailing:
                 stream.received(step.trailing)
-        elif self._ended.done():
-            raise self._ended.result()
         else:
             await self._waiter()
 
@@ -244,6 +241,8 @@ class Connection:
         return await waiter
 
     def _waiter(self) -> asyncio.Future[bytes]:
+        if self._ended.done():
+            raise self._ended.result()
         waiter: asyncio.Future[bytes] = self._loop.create_future()
         self._waiters.append(waiter)
         return waiter
@@ -501,10 +500,6 @@ class Connection:
         callbacks = self._callbacks
         self._forget_owner()
         self._looks.remove(self.look)
-        try:
-            self._protocol.end_of_stream()
-        except Exception as error:  # noqa: BLE001 - callers must learn of the end in any case
-            report_unexpected(log, "the end of a connection", error)
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(reason)

@@ -413,7 +413,7 @@ class ClientProtocol:
             self._answered(run, 1)
             received.answers.append(error)
 
-    # ------------------------------------------------------------ layers and the end
+    # ------------------------------------------------------------ layers
 
     def take_trailing(self) -> bytes:
         """Continue without another layer; return the bytes after the last answer, for :meth:`receive`.
@@ -435,15 +435,3 @@ class ClientProtocol:
         same bytes, so this is evidence only if a frame takes too long.
         """
         return self._tail.count(_HEARTBEAT_FRAME)
-
-    def end_of_stream(self) -> list[Request]:
-        """Record that the stream ended; return the requests without an answer, oldest first.
-
-        Publishes among them are in doubt.
-        """
-        self.state = advance(self.state, Input.RECV_EOF)
-        unanswered = [run.kind for run in self._runs for _ in range(run.count)]
-        self._runs.clear()
-        self.awaiting = 0
-        self._tail.clear()
-        return unanswered

@@ -45,7 +45,7 @@ class ConnectionState(enum.Enum):
     DRAINING = "after CLS"
     """CLS was sent; FIN, REQ and TOUCH are still allowed, and messages on their way still arrive."""
     CLOSED = "after the end of the connection"
-    """The stream ended, the server refused a command and closes, or it broke a rule."""
+    """The server refused a command and closes, or it broke a rule."""
 
 
 class Input(enum.Enum):
@@ -76,7 +76,6 @@ class Input(enum.Enum):
     """``E_FIN_FAILED``, ``E_REQ_FAILED`` or ``E_TOUCH_FAILED``; answers no request."""
     RECV_STRAY_ERROR = "an error that answers nothing"
     """Any other error frame while no request waits: FIN, REQ, TOUCH and RDY can cause one before a close."""
-    RECV_EOF = "the end of the stream"
 
 
 class Request(enum.Enum):
@@ -126,7 +125,6 @@ TRANSITIONS: Final[Mapping[tuple[ConnectionState, Input], ConnectionState]] = Ma
             (state, _I.RECV_REFUSAL): _S.CLOSED
             for state in (_S.IDENTIFYING, _S.UPGRADING, _S.AUTHENTICATING, _S.SUBSCRIBING, _S.DRAINING)
         },
-        **{(state, _I.RECV_EOF): _S.CLOSED for state in ConnectionState},
     }
 )
 """Maps state and input to the next state; missing pairs are forbidden."""

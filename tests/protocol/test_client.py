@@ -23,14 +23,11 @@ from nsq_ha.protocol import (
     Received,
     Requeue,
     Sub,
-    SubAdvanced,
-    SubOrdered,
     Touch,
 )
 from nsq_ha.protocol.commands import Auth, Identify, Nop, PubTrace
-from nsq_ha.protocol.compression import DeflateCodec
 from nsq_ha.protocol.encoding import MAGIC
-from nsq_ha.protocol.state import ConnectionState, Request
+from nsq_ha.protocol.state import ConnectionState
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,
     ID,
@@ -42,7 +39,6 @@ from tests.protocol.fakes import (
     delivery,
     error,
     identified,
-    identifying,
     response,
     subscribed,
     summary,
@@ -99,16 +95,6 @@ def test_a_subscription_wants_its_source_first() -> None:
         subscribed().subscribe_to(SOURCE, Layout.PLAIN)
 
 
-@pytest.mark.parametrize("command", [Sub("t", "c", 0), SubOrdered("t", "c", 0), SubAdvanced("t", "c", 0)])
-def test_every_kind_of_subscription_waits_for_its_ok(command: Command) -> None:
-    protocol = identified()
-    protocol.subscribe_to(SOURCE, Layout.PLAIN)
-    assert protocol.send(command) == command.encode()
-    assert protocol.state is ConnectionState.SUBSCRIBING
-    with pytest.raises(RemoteProtocolError, match="nsqd sent a message before SUB was answered"):
-        protocol.receive(delivery())
-
-
 def test_the_buffer_of_an_answer_may_be_reused() -> None:
     protocol = ClientProtocol(max_frame_bytes=1024)
     protocol.send(Identify(b"{}"))
@@ -116,14 +102,6 @@ def test_the_buffer_of_an_answer_may_be_reused() -> None:
     received = protocol.receive(memoryview(buffer))
     buffer[:] = bytes(len(buffer))
     assert received.answers == [b"OK"]
-
-
-def test_authentication() -> None:
-    protocol = identified()
-    protocol.send(Auth(b"secret"))
-    assert protocol.awaiting == 1
-    assert answers(protocol.receive(response(b'{"identity":"me"}'))) == ['{"identity":"me"}']
-    assert protocol.state is ConnectionState.READY
 
 
 def test_authentication_and_upgrades_wait_for_earlier_answers() -> None:
@@ -158,44 +136,7 @@ def test_a_refused_beginning_is_the_end(command: Command, refused: bytes) -> Non
         protocol.send(Nop())
 
 
-def test_an_error_can_be_the_answer_to_identify() -> None:
-    protocol = ClientProtocol(max_frame_bytes=LARGEST)
-    protocol.send(Identify(b"{}"))
-    assert answers(protocol.receive(error(b"too much client connections"))) == ["too much client connections"]
-    assert protocol.state is ConnectionState.CLOSED
-
-
 # ---------------------------------------------------------------- layers
-
-
-def test_bytes_after_the_identify_answer_belong_to_the_next_layer() -> None:
-    protocol = ClientProtocol(max_frame_bytes=LARGEST)
-    protocol.send(Identify(b"{}"))
-    received = protocol.receive(OK_FRAME + b"\x16\x03\x01 no frame at all")
-    assert answers(received) == ["OK"]
-    assert summary([protocol.receive(b" nor this")]) == ([], [], [], [], [0])
-    assert protocol.take_trailing() == b"\x16\x03\x01 no frame at all nor this"
-    assert protocol.receive(HEARTBEAT_FRAME).heartbeats == 1
-
-
-def test_each_upgrade_is_confirmed_inside_its_layer() -> None:
-    protocol = identifying()
-    assert protocol.expect_upgrade("tls") == b""
-    codec = DeflateCodec()
-    server = DeflateCodec()
-    received = protocol.receive(OK_FRAME + server.compress(OK_FRAME + HEARTBEAT_FRAME))
-    assert (answers(received), protocol.state) == (["OK"], ConnectionState.READY)
-    trailing = protocol.expect_upgrade("deflate")  # inside TLS
-    assert answers(protocol.receive(b"".join(codec.pieces(trailing)))) == ["OK"]
-    assert protocol.receive(protocol.take_trailing()).heartbeats == 1
-    assert protocol.awaiting == 0
-
-
-def test_an_upgrade_is_confirmed_by_ok_alone() -> None:
-    protocol = identifying()
-    protocol.expect_upgrade("snappy")
-    with pytest.raises(RemoteProtocolError, match="not an answer to UPGRADE"):
-        protocol.receive(response(b'{"identity":1}'))
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in the same read", "in a later read"])
@@ -275,13 +216,6 @@ def test_a_heartbeat_inside_a_body_is_none() -> None:
     assert (received.heartbeats, [bytes(message.body) for message in received.messages]) == (0, [HEARTBEAT_FRAME])
 
 
-def test_a_message_never_answers_a_request() -> None:
-    protocol = subscribed()
-    protocol.send(Pub("t", 0, b"a"))
-    received = protocol.receive(delivery() + OK_FRAME + delivery())
-    assert (len(received.messages), answers(received), protocol.awaiting) == (2, ["OK"], 0)
-
-
 @pytest.mark.parametrize("code", [b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED"])
 def test_a_failed_fin_req_or_touch_never_answers_a_request(code: bytes) -> None:
     protocol = subscribed()
@@ -299,17 +233,6 @@ def test_an_error_without_a_request_on_a_consumer_is_a_refusal() -> None:
     assert protocol.state is ConnectionState.SUBSCRIBED
 
 
-def test_publishing_while_a_subscription_is_outstanding() -> None:
-    protocol = identified()
-    protocol.expect_publish()
-    protocol.subscribe_to(SOURCE, Layout.PLAIN)
-    protocol.send(Sub("t", "c", 0))
-    protocol.expect_publish()
-    received = protocol.receive(OK_FRAME + OK_FRAME + delivery() + OK_FRAME)
-    assert (answers(received), len(received.messages)) == (["OK"] * 3, 1)
-    assert protocol.state is ConnectionState.SUBSCRIBED
-
-
 def test_closing_a_consumer() -> None:
     protocol = subscribed()
     for command in (Ready(5), Finish(ID), Requeue(ID, 0), Touch(ID), Nop()):
@@ -322,20 +245,3 @@ def test_closing_a_consumer() -> None:
     assert protocol.send(Finish(ID)) == Finish(ID).encode()
     with pytest.raises(LocalProtocolError):
         protocol.send(Close())
-
-
-def test_a_close_that_is_refused_is_the_end() -> None:
-    protocol = subscribed()
-    protocol.send(Close())
-    assert answers(protocol.receive(NOT_LEADER)) == ["E_FAILED_ON_NOT_LEADER"]
-    assert protocol.state is ConnectionState.CLOSED
-
-
-def test_the_end_of_the_stream_tells_what_was_left_unanswered() -> None:
-    protocol = subscribed()
-    protocol.expect_publish(2)
-    protocol.send(Close())
-    protocol.receive(OK_FRAME[:5])
-    assert protocol.end_of_stream() == [Request.PUBLISH, Request.PUBLISH, Request.CLOSE]
-    assert (protocol.state, protocol.awaiting) == (ConnectionState.CLOSED, 0)
-    assert protocol.end_of_stream() == []

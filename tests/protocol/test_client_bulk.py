@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.errors import ConfigError, RemoteProtocolError
+from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol import ClientProtocol, Layout
-from nsq_ha.protocol.client import OK_RUNS
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.encoding import (
     GATHERED_BYTES,
@@ -117,17 +116,6 @@ def test_not_behind_an_unfinished_frame_nor_while_another_answer_is_due() -> Non
     assert (protocol.take_publishes(), protocol.awaiting) == (0, 1)
 
 
-@pytest.mark.parametrize("count", [1, 2, 31, 64, 100, 128])
-def test_each_run_of_oks_counts_as_so_many(count: int) -> None:
-    assert OK_RUNS[response(OK) * count] == count
-
-
-def test_many_publishes_are_the_bytes_of_each() -> None:
-    bodies = [b"a", b"bb" * 100, b"c"]
-    assert gather_pubs("orders", 3, bodies) == [b"".join(encode_pub("orders", 3, body) for body in bodies)]
-    assert gather_pubs("orders", None, []) == []
-
-
 @pytest.mark.parametrize("sizes", [(1, 200, 1), (GATHERED_BYTES,) * 3, (GATHERED_BYTES * 3, 1, 7)])
 def test_gathered_publishes_are_the_same_bytes(sizes: tuple[int, ...]) -> None:
     bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
@@ -138,18 +126,6 @@ def test_gathered_publishes_are_the_same_bytes(sizes: tuple[int, ...]) -> None:
     batch = gather_mpub_of("orders", None, len(bodies), gather_bodies(bodies, max(sizes)))
     assert b"".join(batch) == encode_mpub("orders", None, bodies)
     assert len(batch) == (1 + 2 * len(bodies) if is_large else 1)
-
-
-@pytest.mark.parametrize("wrong", [[b"fine", bytearray(b"no bytes")], [memoryview(b"no bytes")], ["text"]])
-def test_one_that_is_no_bytes_among_many_is_refused(wrong: list[bytes]) -> None:
-    with pytest.raises(ConfigError, match="must all be bytes"):
-        gather_pubs("orders", 0, wrong)
-
-
-@pytest.mark.parametrize("wrong", [[b"fine", b""], [b"", b""]])
-def test_one_bad_body_among_many_is_refused(wrong: list[bytes]) -> None:
-    with pytest.raises(ValueError, match="message body"):
-        gather_pubs("orders", 0, wrong)
 
 
 @pytest.mark.parametrize("data", [OK, HEARTBEAT, b"CLOSE_WAIT"])

@@ -12,7 +12,7 @@ from nsq_ha.errors import (
     RemoteProtocolError,
 )
 from nsq_ha.protocol import ClientProtocol, Command, Layout, Pub, Received, Sub
-from nsq_ha.protocol.commands import Auth, Identify
+from nsq_ha.protocol.commands import Auth
 from nsq_ha.protocol.frames import FrameDecoder
 from nsq_ha.protocol.refusals import PUBLISH_REFUSALS, read_error, refuses_publish
 from nsq_ha.protocol.state import ConnectionState
@@ -62,14 +62,6 @@ def test_an_answer_that_does_not_fit_ends_the_connection(request_of: Command | N
     with pytest.raises(RemoteProtocolError, match=r"is not an answer to|answers no request"):
         protocol.receive(response(answer))
     assert protocol.state is ConnectionState.CLOSED
-
-
-@pytest.mark.parametrize("answer", [b"", b"KO", b"[]", b"null", b"OK!", b"CLOSE_WAIT"])
-def test_identify_is_answered_by_json_or_ok(answer: bytes) -> None:
-    protocol = ClientProtocol(max_frame_bytes=LARGEST)
-    protocol.send(Identify(b"{}"))
-    with pytest.raises(RemoteProtocolError, match="not an answer to IDENTIFY"):
-        protocol.receive(response(answer))
 
 
 def test_two_answers_to_one_command() -> None:

@@ -12,7 +12,6 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.protocol.encoding import (
     MAX_DELAY_MS,
     MAX_EXT_BYTES,
-    MAX_MESSAGE_BYTES,
     MAX_SIZE,
     MAX_TRACE_ID,
     encode_dpub,
@@ -65,11 +64,6 @@ def test_layouts_byte_for_byte() -> None:
     assert encode_ready(0) == b"RDY 0\n"
 
 
-def test_answers_to_messages_have_fixed_lengths_whatever_the_id_holds() -> None:
-    assert len(encode_fin(ID)) == 21
-    assert len(encode_touch(ID)) == 23
-
-
 @every_publish
 def test_without_a_partition_the_word_is_left_out(word: str) -> None:
     assert PUBLISHES[word]("t", None, b"a").startswith(word.encode() + b" t\n")
@@ -87,13 +81,6 @@ def test_a_name_never_breaks_out_of_its_line(word: str, topic: str) -> None:
 def test_a_partition_is_a_number_of_ten_bits(word: str, partition: int) -> None:
     with pytest.raises(ConfigError, match="partition"):
         PUBLISHES[word]("t", partition, b"a")
-
-
-@every_publish
-@pytest.mark.parametrize("body", [None, "text", 7, array.array("i", [1, 2])])
-def test_a_body_is_bytes(word: str, body: bytes) -> None:
-    with pytest.raises(ConfigError, match="must be bytes"):
-        PUBLISHES[word]("t", 0, body)
 
 
 @every_publish
@@ -119,11 +106,6 @@ def test_a_body_is_from_one_byte_to_what_a_size_word_holds(monkeypatch: pytest.M
         publish("t", 0, b"")
 
 
-@every_publish
-def test_flags_of_the_server_do_not_matter_here(word: str) -> None:
-    assert len(PUBLISHES[word]("t", 0, bytes(6 * MAX_MESSAGE_BYTES))) > 6 * MAX_MESSAGE_BYTES
-
-
 @pytest.mark.parametrize("trace_id", [-1, MAX_TRACE_ID + 1, "7", None, True])
 def test_a_trace_id_is_unsigned_64_bit(trace_id: int) -> None:
     with pytest.raises(ConfigError, match="trace id"):
@@ -142,17 +124,6 @@ def test_an_extension_header_has_at_most_16_bits_of_length() -> None:
         encode_pub_ext("t", 0, bytes(MAX_EXT_BYTES + 1), b"a")
     with pytest.raises(ConfigError, match="extension header must have at most 65535 bytes"):
         encode_mpub_ext("t", 0, [(bytes(MAX_EXT_BYTES + 1), b"a")])
-
-
-def test_an_empty_extension_header_is_only_for_batches() -> None:
-    with pytest.raises(ConfigError, match="needs an extension header"):
-        encode_pub_ext("t", 0, b"", b"a")
-
-
-@pytest.mark.parametrize("encode", [encode_mpub, encode_mpub_trace, encode_mpub_ext])
-def test_a_batch_is_never_empty(encode: Callable[[str, int, list[bytes]], bytes]) -> None:
-    with pytest.raises(ConfigError, match="at least one message"):
-        encode("t", 0, [])
 
 
 def test_a_batch_keeps_to_its_size_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,10 +211,3 @@ def test_a_delay_that_overflows_is_refused(delay: Any) -> None:  # noqa: ANN401 
     with pytest.raises(ConfigError, match=rf"an int of 0\.\.{MAX_DELAY_MS} ms"):
         encode_dpub("t", delay, b"x")
     assert encode_dpub("t", 86_400_000, b"x").startswith(b"DPUB t 86400000\n")
-
-
-@pytest.mark.parametrize(("topic", "body"), [("no topic", b"x"), ("t", b""), ("t", bytes(1001)), ("t", "x")])
-def test_what_cannot_be_published_cannot_be_deferred(topic: str, body: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401 - anything
-    monkeypatch.setattr("nsq_ha.protocol.encoding.MAX_SIZE", 1000)
-    with pytest.raises(ConfigError):
-        encode_dpub(topic, 0, body)

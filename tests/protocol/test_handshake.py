@@ -18,7 +18,7 @@ from nsq_ha.options.types import Compression
 from nsq_ha.protocol import ClientProtocol, Identity, Offer
 from nsq_ha.protocol.commands import Auth
 from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
-from nsq_ha.protocol.encoding import MAGIC, NOP
+from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.handshake import MAX_HANDSHAKE_BYTES, Advice, GetSecret, Handshake, Receive, Send, StartCodec
 from nsq_ha.protocol.server.answers import encode_identity
@@ -81,13 +81,6 @@ def refused(handshake: Handshake, *reads: bytes) -> NsqError:
 
 
 # ------------------------------------------------------------ what is sent, and when
-
-
-def test_a_server_that_agrees_on_nothing() -> None:
-    run = Run(started(), [agreed(version="1.3.0")])
-    assert run.all().version == "1.3.0"
-    assert run.steps == ["Send"]
-    assert run.sent == [MAGIC + Offer().command().encode()]
 
 
 def test_a_server_that_negotiates_nothing_is_too_old() -> None:
@@ -156,28 +149,11 @@ def test_what_follows_the_answer_to_identify_belongs_to_the_compression() -> Non
     assert Run(started(offer), [agreed(snappy=True) + codec.compress(OK_FRAME)]).all().snappy
 
 
-def test_what_follows_the_confirmation_of_tls_belongs_to_the_compression() -> None:
-    codec = SnappyCodec()
-    run = Run(started(EVERYTHING), [agreed(tls_v1=True, snappy=True), OK_FRAME + codec.compress(OK_FRAME)])
-    assert run.all().snappy
-    assert run.steps == ["Send", "StartTls", "StartCodec"]
-
-
 def test_what_follows_the_last_layer_is_read() -> None:
     handshake = started()
     run = Run(handshake, [agreed() + OK_FRAME])
     with pytest.raises(RemoteProtocolError, match="answers no request"):
         run.all()
-
-
-def test_compression_that_the_server_does_not_have_is_not_used() -> None:
-    assert Run(started(Offer(compression=Compression.SNAPPY)), [agreed()]).all().snappy is False
-
-
-def test_the_secret_is_sent_only_if_the_server_asks_for_it() -> None:
-    run = Run(started(secret=SECRET), [agreed()])
-    run.all()
-    assert len(run.sent) == 1
 
 
 @given(st.data())
@@ -226,17 +202,6 @@ def test_bytes_before_tls_end_it(injected: bytes) -> None:
     assert handshake._protocol.state is ConnectionState.CLOSED
 
 
-def test_bytes_before_tls_end_it_in_a_read_of_their_own_too() -> None:
-    handshake = started(TLS)
-    steps = iter(handshake)
-    assert isinstance(next(steps), Send)
-    assert isinstance(next(steps), Receive)
-    handshake.feed(agreed(tls_v1=True))
-    handshake.feed(OK_FRAME)
-    with pytest.raises(RemoteProtocolError, match="before TLS began"):
-        next(steps)
-
-
 def test_a_server_without_tls() -> None:
     assert str(refused(started(TLS), agreed())) == (
         "nsqd:4150 does not offer TLS: start nsqd with a certificate, or give tls=None"
@@ -244,18 +209,6 @@ def test_a_server_without_tls() -> None:
     reason = refused(started(EVERYTHING, advice=Advice(no_tls="set tls=false")), agreed(snappy=True))
     assert isinstance(reason, ConnectError)
     assert str(reason) == "nsqd:4150 does not offer TLS: set tls=false"
-
-
-@pytest.mark.parametrize("layer", ["tls_v1", "snappy", "deflate"])
-def test_a_layer_that_was_not_offered(layer: str) -> None:
-    reason = refused(started(), agreed(**{layer: True}))
-    assert isinstance(reason, RemoteProtocolError)
-    assert "which was not offered" in str(reason)
-
-
-@pytest.mark.parametrize("body", [b"[]", b"{", b'{"max_rdy_count":0}', b"{" + b'"a":[' * 10_000])
-def test_an_answer_to_identify_that_makes_no_sense(body: bytes) -> None:
-    assert isinstance(refused(started(), response(body)), RemoteProtocolError)
 
 
 def test_a_refusal_of_identify_names_the_option() -> None:

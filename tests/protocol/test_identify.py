@@ -13,7 +13,6 @@ from nsq_ha.options.config import ClientConfig, ConsumerConfig
 from nsq_ha.options.types import Compression, TlsConfig
 from nsq_ha.protocol import Identity, Offer
 from nsq_ha.protocol.identify import Authorization, decode_authorization, decode_identity, upgrades, without_secret
-from nsq_ha.protocol.server.answers import encode_identity
 from nsq_ha.protocol.server.identify import SessionSettings, read_identify
 
 
@@ -196,28 +195,6 @@ def test_what_makes_no_sense_is_no_identity(data: bytes) -> None:
         decode_identity(data)
 
 
-def test_an_identity_is_encoded_in_the_servers_order() -> None:
-    data = encode_identity(Identity(version="1", desired_tag="blue", snappy=True))
-    assert list(json.loads(data)) == [
-        "max_rdy_count",
-        "version",
-        "max_msg_timeout",
-        "msg_timeout",
-        "tls_v1",
-        "deflate",
-        "deflate_level",
-        "max_deflate_level",
-        "snappy",
-        "sample_rate",
-        "auth_required",
-        "output_buffer_size",
-        "output_buffer_timeout",
-        "desired_tag",
-    ]
-    assert decode_identity(data) == Identity(version="1", desired_tag="blue", snappy=True)
-    assert "desired_tag" not in json.loads(encode_identity(Identity()))
-
-
 @pytest.mark.parametrize(
     ("identity", "expected"),
     [
@@ -244,12 +221,6 @@ def test_tls_comes_before_compression(identity: Identity, expected: tuple[str, .
 def test_what_was_not_offered_is_not_switched_on(identity: Identity, offer: Offer) -> None:
     with pytest.raises(RemoteProtocolError, match="which was not offered"):
         upgrades(identity, offer)
-
-
-def test_what_was_offered_may_be_switched_on_or_not() -> None:
-    offer = Offer(tls=True, compression=Compression.SNAPPY)
-    assert upgrades(Identity(tls_v1=True, snappy=True), offer) == ("tls", "snappy")
-    assert upgrades(Identity(), offer) == ()
 
 
 def test_an_authorization_is_decoded() -> None:

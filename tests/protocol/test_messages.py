@@ -82,32 +82,6 @@ def test_an_empty_header_is_not_no_header() -> None:
     assert decode_message(HEAD + b"\4\0\0body", Layout.EXT, SOURCE).ext == b""
 
 
-@every_layout
-def test_a_body_may_be_empty(layout: Layout) -> None:
-    assert decode_message(encode_message(message(b""), layout), layout, SOURCE).body == b""
-
-
-@pytest.mark.parametrize(
-    ("layout", "rest"),
-    [
-        (Layout.EXT, b""),
-        (Layout.EXT, b"\4"),
-        (Layout.EXT, b"\4\0"),
-        (Layout.EXT, b"\4\0\5body"),
-        (Layout.EXT, b"\4\xff\xff" + bytes(100)),
-        (Layout.DETAIL, b""),
-        (Layout.DETAIL, bytes(11)),
-        (Layout.EXT_DETAIL, b""),
-        (Layout.EXT_DETAIL, b"\0" + bytes(11)),
-        (Layout.EXT_DETAIL, b"\4\0\2{}" + bytes(11)),
-        (Layout.EXT_DETAIL, b"\4\0\x20{}" + bytes(14)),
-    ],
-)
-def test_a_message_cut_inside_its_parts_is_refused(layout: Layout, rest: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="is cut inside its"):
-        decode_message(HEAD + rest, layout, SOURCE)
-
-
 @pytest.mark.parametrize(
     ("layout", "ext"), [(Layout.DETAIL, None), (Layout.EXT_DETAIL, None), (Layout.EXT_DETAIL, b'{"k":1}')]
 )
@@ -188,14 +162,3 @@ def test_the_size_on_disk_is_known(body: bytes, ext: bytes | None) -> None:
     plain, extended = traced_size(len(body), None if ext is None else len(ext))
     assert plain == 4 + len(encode_message(message, Layout.PLAIN))
     assert extended == 4 + len(encode_message(message, Layout.EXT))
-
-
-@pytest.mark.parametrize("layout", [Layout.DETAIL, Layout.EXT_DETAIL])
-def test_a_frame_may_be_as_large_as_the_log_says_and_no_larger(layout: Layout) -> None:
-    one = message(b"one")
-    assert damage_of(encode_message(one, layout), layout).attempts == one.attempts
-    one.raw_size = 0  # nothing is known
-    assert damage_of(encode_message(one, layout), layout).attempts == one.attempts
-    one.raw_size = 1
-    with pytest.raises(RemoteProtocolError, match="but the message has 1 in the log"):
-        damage_of(encode_message(one, layout), layout)
