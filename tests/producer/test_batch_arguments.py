@@ -101,25 +101,6 @@ def test_a_message_is_as_large_as_the_server_takes() -> None:
     )
 
 
-@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), 10**400, "5", True])
-async def test_what_is_no_time_limit_is_refused(stage: Stage, timeout: object) -> None:
-    async with stage.producer() as producer:
-        with pytest.raises(ConfigError, match="timeout must be a number of seconds"):
-            await producer.publish(TOPIC, b"x", timeout=timeout)  # type: ignore[arg-type]
-    assert stage.nsqd.commands == []
-
-
-async def test_a_key_and_a_partition_are_not_both_given(stage: Stage) -> None:
-    """The partition used to win silently, and the key did not choose it."""
-    refused = r"key= and partition= both choose the partition: give only one of them"
-    async with stage.producer() as producer:
-        with pytest.raises(ConfigError, match=refused):
-            await producer.publish(TOPIC, b"x", key="k", partition=0)
-        with pytest.raises(ConfigError, match=f"1.*{refused}"):
-            await producer.publish_many(TOPIC, [b"x", OutgoingMessage(b"x", key="k", partition=0)])
-    assert stage.nsqd.commands == []
-
-
 async def test_a_topic_without_headers_refuses_them(stage: Stage) -> None:
     text = f"topic '{TOPIC}' accepts no headers or tags: create it extended (nsq-ha topic create --extended)"
     async with stage.producer() as producer:

@@ -9,7 +9,6 @@ import pytest
 
 from nsq_ha import OutgoingMessage, ProducerConfig
 from nsq_ha.errors import (
-    ClosedError,
     ConfigError,
     PublishError,
     TopicNotFoundError,
@@ -21,9 +20,9 @@ from nsq_ha.producer.requests import PubRequest
 from nsq_ha.protocol import Mpub, Pub
 from nsq_ha.protocol.commands import PubTrace
 from tests.support.inside import topics_of
-from tests.support.nsqd import Holding, Peer, Publish, error
+from tests.support.nsqd import Peer, Publish, error
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import dawdle, eventually
+from tests.support.waiting import dawdle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,24 +167,6 @@ async def test_a_wrong_time_limit_is_named(stage: Stage, timeout: Any) -> None: 
         await producer.publish(TOPIC, b"x", timeout=86_400)
 
 
-async def test_unanswered_publishes_fail_in_doubt_at_the_close(stage: Stage) -> None:
-    holding = stage.nsqd.script = Holding()
-    async with stage.producer(close_timeout=0.5) as producer:
-        task = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
-        batch = asyncio.create_task(producer.publish_many(TOPIC, [OutgoingMessage(b"y", key="k")]))
-        await stage.nsqd.until(lambda: holding.held)
-        began = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - began == pytest.approx(0.5, abs=0.1)
-    caught = task.exception()
-    assert isinstance(caught, PublishError)
-    assert caught.maybe_stored
-    assert str(caught.__cause__) == "the producer was closed"
-    assert type(caught.__cause__) is ClosedError
-    (second,) = batch.result()
-    assert isinstance(second, PublishError)
-    assert not second.maybe_stored
-
-
 async def test_a_trace_is_asked_for_by_topic_and_by_message(stage: Stage) -> None:
     async with stage.producer(trace=[TOPIC]) as producer:
         assert producer.trace == frozenset({TOPIC})
@@ -235,41 +216,7 @@ async def test_an_unknown_topic_may_come_within_some_seconds(stage: Stage, comes
         assert loop.time() - began == pytest.approx(3.0, abs=0.2)
 
 
-async def test_a_known_topic_that_disappears_is_waited_for(stage: Stage) -> None:
-    loop = asyncio.get_running_loop()
-    async with stage.producer(lookup_interval=0.5) as producer:
-        await producer.publish(TOPIC, b"x")
-        topic = topics_of(producer)[TOPIC]
-        stage.lookupd.answer("/lookup", {"message": "Key not found"}, 404)
-        await eventually(lambda: topic.view is not None and not topic.view.exists)
-        began = loop.time()
-        with pytest.raises(PublishError):
-            await producer.publish(TOPIC, b"x", timeout=7.0)
-        assert loop.time() - began == pytest.approx(7.0, abs=0.2)
-
-
 # ---------------------------------------------------------------- a sender
-
-
-async def test_a_publish_that_is_not_answered_in_time_names_the_leader(stage: Stage) -> None:
-    stage.nsqd.script = Holding()
-    async with stage.producer(close_timeout=0.01) as producer:
-        with pytest.raises(PublishError) as caught:
-            await producer.publish(TOPIC, b"x", partition=0, timeout=0.5)
-        assert str(caught.value.__cause__) == f"the leader {stage.nsqd.node.address} did not answer in time"
-
-
-async def test_a_publish_behind_an_unanswered_one_says_so(stage: Stage) -> None:
-    stage.nsqd.script = Holding()
-    async with stage.producer(close_timeout=0.01) as producer:
-        first = asyncio.create_task(producer.publish(TOPIC, b"x", key="k", timeout=0.6))
-        second = asyncio.create_task(producer.publish(TOPIC, b"y", key="k", timeout=0.5))
-        with pytest.raises(PublishError, match="not sent: the publish still waited behind earlier ones to the leader"):
-            await second
-        with pytest.raises(
-            PublishError, match=r"may be stored, attempts: 1\): the leader [0-9.:]+ did not answer in time"
-        ):
-            await first
 
 
 # ---------------------------------------------------------------- its connection

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from nsq_ha.errors import ClosedError, ConnectError, ConnectionLostError, PublishError, ResponseTimeoutError
-from nsq_ha.protocol import Command, Pub
-from tests.support.nsqd import LIMIT, Holding, Peer, Publish, response
+from nsq_ha.protocol import Pub
+from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import turn
 
@@ -72,17 +72,6 @@ async def test_of_one_key_one_publish_is_unanswered(stage: Stage, holding: Holdi
     assert [body for body in seen if body.startswith(b"b")] == [b"b:%d" % n for n in range(5)]
 
 
-async def test_all_forms_of_a_key_are_one_key(stage: Stage, holding: Holding) -> None:
-    keys: list[str | bytes | int] = ["7", b"7", 7]
-    async with stage.producer() as producer:
-        tasks = [asyncio.create_task(producer.publish(TOPIC, b"%d" % n, key=key)) for n, key in enumerate(keys)]
-        for number in range(3):
-            await stage.nsqd.until(lambda: holding.held)
-            assert holding.bodies() == [b"%d" % number]
-            holding.release()
-        await asyncio.gather(*tasks)
-
-
 async def test_after_a_lost_connection_each_key_goes_on_in_order(stage: Stage, holding: Holding) -> None:
     async with stage.producer() as producer:
         tasks = [
@@ -121,21 +110,6 @@ async def test_a_late_answer_goes_to_its_own_publish(stage: Stage, holding: Hold
         await stage.nsqd.until(lambda: len(holding.held) == 2)
         holding.release(2)
         assert (await after).trace_id == 2
-
-
-async def test_a_key_in_doubt_blocks_its_key_only(stage: Stage, holding: Holding) -> None:
-    async with stage.producer() as producer:
-        with pytest.raises(PublishError):
-            await producer.publish(TOPIC, b"in doubt", key="a", timeout=1.0)
-        same = asyncio.create_task(producer.publish(TOPIC, b"same", key="a"))
-        other = asyncio.create_task(producer.publish(TOPIC, b"other", key="b"))
-        await stage.nsqd.until(lambda: len(holding.held) == 2)
-        assert holding.bodies() == [b"in doubt", b"other"]
-        holding.release(2)
-        await other
-        await stage.nsqd.until(lambda: holding.held)
-        holding.release()
-        assert (await same).attempts == 1
 
 
 async def test_a_publish_that_was_never_written_is_surely_not_stored(stage: Stage, holding: Holding) -> None:
@@ -192,18 +166,6 @@ async def test_a_leader_that_never_answers_a_connect(stage: Stage) -> None:
         assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)
 
 
-async def test_an_answer_that_makes_no_sense_leaves_doubt_and_is_tried_again(stage: Stage) -> None:
-    def script(peer: Peer, command: Command) -> bool:
-        if isinstance(command, Publish) and len(stage.nsqd.peers) == 1:
-            peer.write(response(b"OK, more or less"))
-            return True
-        return False
-
-    stage.nsqd.script = script
-    async with stage.producer() as producer:
-        assert (await producer.publish(TOPIC, b"x", key="k")).attempts == 2
-
-
 # ------------------------------------------------------------ closing
 
 
@@ -222,17 +184,6 @@ async def test_closing_fails_what_is_not_answered(stage: Stage, holding: Holding
         assert isinstance(caught.value.__cause__, ClosedError)
         assert (caught.value.attempts, caught.value.maybe_stored) == (attempts, maybe_stored)
     await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
-
-
-async def test_closing_while_the_topic_is_unknown(stage: Stage) -> None:
-    stage.lookupd.answer("/lookup", {"message": "no"}, 500)
-    async with stage.producer(close_timeout=0.3) as producer:
-        task = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
-        await turn()
-    with pytest.raises(PublishError) as caught:
-        await task
-    assert isinstance(caught.value.__cause__, ClosedError)
-    assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)
 
 
 async def test_a_cancelled_close_leaves_nothing(stage: Stage, holding: Holding) -> None:

@@ -8,7 +8,7 @@ from nsq_ha import Producer
 from nsq_ha.errors import PublishError, TopicNotFoundError
 from nsq_ha.producer import topics as module
 from tests.support.inside import topics_of
-from tests.support.nsqd import LIMIT, Holding
+from tests.support.nsqd import LIMIT
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
 
@@ -65,21 +65,3 @@ async def test_a_topic_that_grew_while_it_was_idle_is_used_in_full_at_once(stage
         await eventually(lambda: not watched(producer))
         stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
         assert {(await producer.publish(TOPIC, b"y")).partition for _ in range(2)} == {0, 1}
-
-
-async def test_a_topic_with_publishes_under_way_is_kept(stage: Stage) -> None:
-    stage.nsqd.script = holding = Holding()
-    async with stage.producer(idle_timeout=1.0) as producer:
-        await asyncio.gather(
-            publish := asyncio.create_task(producer.publish(TOPIC, b"x", key="k")),
-            _after(1.2, holding),
-        )
-        assert (await publish).attempts == 1
-        assert len(stage.nsqd.peers) == 1
-
-
-async def _after(seconds: float, holding: Holding) -> None:
-    await eventually(lambda: holding.held)
-    began = asyncio.get_running_loop().time()
-    await eventually(lambda: asyncio.get_running_loop().time() - began > seconds)
-    holding.release()

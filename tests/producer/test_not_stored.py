@@ -98,18 +98,6 @@ async def test_a_command_that_was_not_written_to_its_end_is_not_stored(
         assert [each.maybe_stored for each in failed] == [False] * count
 
 
-async def test_a_batch_that_was_not_written_to_its_end_is_not_stored(stage: Stage) -> None:
-    async with stage.producer(on_unreachable="fail") as producer:
-        await producer.publish(TOPIC, b"x")
-        (peer,) = stage.nsqd.peers
-        peer.pause()
-        publishing = asyncio.create_task(producer.publish_many(TOPIC, [b"x" * 1000] * 4000))
-        await eventually(lambda: producer.stats().in_flight > 0)
-        peer.abort()
-        failed = [each for each in await publishing if isinstance(each, PublishError)]
-        assert (len(failed), {each.maybe_stored for each in failed}) == (4000, {False})
-
-
 async def test_what_was_written_before_a_large_one_stays_in_doubt(stage: Stage) -> None:
     async with stage.producer(on_unreachable="fail", max_message_bytes=len(LARGE)) as producer:
         await producer.publish(TOPIC, b"x")

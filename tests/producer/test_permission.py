@@ -55,15 +55,6 @@ async def test_a_replaced_secret_is_sent_over_one_new_connection(stage: Stage, r
     assert secrets_sent(stage) == [b"secret-1", b"secret-2", b"secret-3"]
 
 
-async def test_a_batch_is_sent_again_too(stage: Stage) -> None:
-    nsqd = Permitting(stage, b"secret-1")
-    async with stage.producer(auth_secret=numbered()) as producer:
-        await producer.publish(TOPIC, b"x", key="k")
-        nsqd.valid = {b"secret-2"}
-        outcomes = await producer.publish_many(TOPIC, [b"x", b"y"])
-    assert [getattr(outcome, "attempts", outcome) for outcome in outcomes] == [2, 2]
-
-
 async def test_a_permission_that_was_granted_since_is_found_with_the_same_secret(stage: Stage) -> None:
     def script(peer: Peer, command: Command) -> bool:
         if isinstance(command, Pub) and command.body == b"y" and peer is stage.nsqd.peers[0]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha import ConfigError, PublishError
+from nsq_ha import ConfigError
 from nsq_ha.protocol import Pub
 from tests.support.certificates import server_context
 from tests.support.nsqd import Holding
@@ -73,28 +73,6 @@ async def test_without_a_listed_nsqd_the_one_that_is_connected_gets_everything(s
         receipts = await asyncio.gather(*(producer.publish(TOPIC, b"y", timeout=5.0) for _ in range(20)))
         receipts += [await producer.publish(TOPIC, b"y", timeout=5.0) for _ in range(4)]
     assert {receipt.nsqd for receipt in receipts} == {stage.nsqds[1].node.address}
-
-
-async def test_a_failed_publish_names_the_nsqd_that_is_not_listed(stage: Stage) -> None:
-    stage.list_plain(stage.nsqd)
-    async with stage.producer(lookup_interval=0.1) as producer:
-        await producer.publish(TOPIC, b"x")
-        stage.list_plain()
-        await eventually(lambda: producer.stats().partitions[0].leader is None)
-        await stage.nsqd.stop()
-        with pytest.raises(
-            PublishError, match=f"no nsqlookupd lists nsqd {stage.nsqd.node.address} for topic 'orders'"
-        ):
-            await producer.publish(TOPIC, b"x", timeout=5.0)
-
-
-async def test_a_cluster_without_an_nsqd_takes_nothing(stage: Stage) -> None:
-    stage.lookupd.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, status=404)
-    stage.lookupd.answer("/nodes", {"producers": []})
-    async with stage.producer() as producer:
-        with pytest.raises(PublishError, match=r"no nsqlookupd lists an nsqd for topic 'orders' \(asked ") as raised:
-            await producer.publish(TOPIC, b"x", timeout=5.0)
-    assert not raised.value.maybe_stored
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,7 @@ from nsq_ha.errors import (
     InvalidCommandError,
     MessageRefusedError,
     NotLeaderError,
-    OverloadedError,
     PublishError,
-    PublishFailedError,
     ServerError,
 )
 from nsq_ha.protocol import Command, Identity, Pub
@@ -225,22 +223,6 @@ async def test_after_a_refused_batch_with_headers_the_connection_is_left(stage: 
     assert len(stage.nsqd.peers) == 2
 
 
-async def test_after_a_refusal_one_publish_probes_the_way(stage: Stage) -> None:
-    stage.nsqd.script = Refusing(Publish, *["E_FAILED_ON_NOT_WRITABLE "] * 30)
-    unanswered_at_once = []
-
-    async with stage.producer() as producer:
-        tasks = [asyncio.create_task(producer.publish(TOPIC, b"x", key=n)) for n in range(20)]
-        peer = await stage.nsqd.peer()
-        await stage.nsqd.until(lambda: len(peer.of(Pub)) == 20)
-        await stage.nsqd.until(lambda: len(peer.of(Pub)) >= 23)
-        unanswered_at_once.append(len(peer.of(Pub)))
-        await asyncio.gather(*tasks)
-    # Twenty at first; then ten more refusals, one publish each; then all that is left.
-    assert unanswered_at_once[0] < 30
-    assert len(peer.of(Pub)) == 50
-
-
 async def test_refused_publishes_of_one_key_keep_their_order(stage: Stage) -> None:
     stored: list[bytes] = []
     refusals = iter([True, False, True, True, False] * 50)
@@ -295,12 +277,6 @@ async def test_fail_ends_at_the_first_trouble_and_looks_up(stage: Stage) -> None
         await eventually(lambda: stage.lookupd.count("/lookup") >= 2)
 
 
-async def test_errors_have_the_classes_that_the_docs_name() -> None:
-    assert PublishFailedError.retriable
-    assert OverloadedError.retriable
-    assert not MessageRefusedError.retriable
-
-
 def every_publish(text: str) -> Callable[[Peer, Command], bool]:
     """Return a script that refuses publishes and closes, as nsqd does for a topic that it does not have."""
 
@@ -312,14 +288,6 @@ def every_publish(text: str) -> Callable[[Peer, Command], bool]:
         return False
 
     return refuse
-
-
-async def test_what_nsqd_closed_a_connection_for_is_named_not_the_loss(stage: Stage) -> None:
-    """It used to be "connection lost: closed by the peer"."""
-    stage.nsqd.script = every_publish("E_TOPIC_NOT_EXIST ")
-    async with stage.producer() as producer:
-        with pytest.raises(PublishError, match="E_TOPIC_NOT_EXIST: this nsqd has no such topic"):
-            await producer.publish(TOPIC, b"x", timeout=0.5)
 
 
 async def test_a_topic_that_a_named_nsqd_does_not_have_says_what_to_give(stage: Stage) -> None:

@@ -4,13 +4,11 @@ import asyncio
 
 import pytest
 
-from nsq_ha import OutgoingMessage, Producer, Receipt
-from nsq_ha.errors import PublishError
+from nsq_ha import Producer, Receipt
 from nsq_ha.policy import tls_renewal
 from nsq_ha.protocol import Command
-from nsq_ha.protocol.commands import MpubExt
 from tests.support.inside import tls_in_memory, topics_of
-from tests.support.nsqd import LIMIT, Holding, Peer, Publish, error
+from tests.support.nsqd import LIMIT, Holding, Peer, Publish
 from tests.support.stage import TOPIC, Stage
 from tests.support.tls import TLS, replaced_soon, secure, without_collector
 from tests.support.waiting import eventually, turn
@@ -88,58 +86,6 @@ async def test_the_next_connection_is_written_to_when_the_last_one_has_answered(
         await secured.nsqd.until(lambda: not first.is_open)
 
 
-async def test_a_refusal_over_the_last_connection_is_tried_again_over_the_next(
-    secured: Stage, holding: Holding
-) -> None:
-    async with secured.producer(tls=TLS) as producer:
-        task = publish(producer, b"x", b"key")
-        await secured.nsqd.until(lambda: holding.has(1))
-        await opened(producer)
-        first = secured.nsqd.peers[0]
-        secured.nsqd.script = None
-        first.write(error("E_FAILED_ON_NOT_WRITABLE "))
-        assert (await task).attempts == 2
-    assert [written(peer) for peer in secured.nsqd.peers if written(peer)] == [[b"x"], [b"x"]]
-
-
-async def test_an_answer_that_makes_no_sense_ends_the_last_connection_alone(secured: Stage, holding: Holding) -> None:
-    async with secured.producer(tls=TLS) as producer:
-        task = publish(producer, b"x")
-        await secured.nsqd.until(lambda: holding.has(1))
-        await opened(producer)
-        first = secured.nsqd.peers[0]
-        secured.nsqd.script = None
-        first.write(error("E_SOMETHING_NEW of a later server"))
-        with pytest.raises(PublishError) as caught:
-            await task
-        assert caught.value.maybe_stored
-        await secured.nsqd.until(lambda: not first.is_open)
-        assert (await producer.publish(TOPIC, b"y")).attempts == 1
-
-
-async def test_a_refused_batch_with_headers_ends_the_last_connection_alone(secured: Stage) -> None:
-    secured.lead({0: secured.nsqd}, extended=True)
-    held: list[Peer] = []
-
-    def script(peer: Peer, command: Command) -> bool:
-        if isinstance(command, MpubExt):
-            held.append(peer)
-            return len(held) == 1
-        return False
-
-    secured.nsqd.script = script
-    async with secured.producer(tls=TLS) as producer:
-        batch = [OutgoingMessage(b"x", headers={"a": 1}), OutgoingMessage(b"y", headers={"a": 2})]
-        task = asyncio.create_task(producer.publish_many(TOPIC, batch))
-        await secured.nsqd.until(lambda: held)
-        await opened(producer)
-        second = secured.nsqd.peers[1]
-        held[0].write(error("E_FAILED_ON_NOT_WRITABLE "))
-        await asyncio.wait_for(task, LIMIT)
-        assert second.of(MpubExt) or len(secured.nsqd.peers) > 2
-        await secured.nsqd.until(lambda: not held[0].is_open)
-
-
 async def test_what_is_not_answered_in_time_is_in_doubt_and_tried_by_one_publish(
     secured: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,27 +120,6 @@ async def test_what_a_silent_leader_left_unanswered_is_tried_over_each_next_conn
         assert sorted(receipt.attempts for receipt in receipts) == [2, 2, 2, 2, 3]
 
 
-async def test_what_is_not_answered_in_time_is_reported_where_nothing_is_retried(
-    secured: Stage, holding: Holding, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls_renewal, "WRITES_FOR", 1.0)
-    async with secured.producer(tls=TLS, on_unreachable="fail") as producer:
-        with pytest.raises(PublishError) as caught:
-            await producer.publish(TOPIC, b"x")
-    assert caught.value.maybe_stored
-    assert len(holding.held) == 1
-
-
-async def test_a_connection_that_is_not_used_is_closed_and_opened_for_the_next_publish(secured: Stage) -> None:
-    async with secured.producer(tls=TLS) as producer:
-        await producer.publish(TOPIC, b"1")
-        await secured.nsqd.until(lambda: secured.nsqd.peers and not secured.nsqd.open_peers)
-        peers = len(secured.nsqd.peers)
-        assert peers <= 2
-        await producer.publish(TOPIC, b"2")
-        assert len(secured.nsqd.peers) == peers + 1
-
-
 async def test_partitions_above_the_limit_share_connections_that_are_replaced(secured: Stage) -> None:
     partitions, most = 12, 0
     secured.lead(dict.fromkeys(range(partitions), secured.nsqd))
@@ -218,21 +143,6 @@ async def test_partitions_above_the_limit_share_connections_that_are_replaced(se
     assert sorted(bodies) == sorted(b"%d" % number for number in range(count) for _ in range(partitions))
 
 
-async def test_a_connection_that_cannot_be_replaced_is_tried_again_and_then_left(
-    secured: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls_renewal, "WRITES_FOR", 1.0)
-    async with secured.producer(tls=TLS) as producer:
-        await producer.publish(TOPIC, b"0")
-        first = secured.nsqd.peers[0]
-        secured.nsqd.accepts = False
-        await secured.nsqd.until(lambda: len(secured.nsqd.peers) > 2)
-        waiting = publish(producer, b"1")
-        await secured.nsqd.until(lambda: not first.is_open)
-        secured.nsqd.accepts = True
-        await asyncio.wait_for(waiting, LIMIT)
-
-
 async def test_a_new_leader_takes_over_while_connections_are_replaced(secured: Stage) -> None:
     async with secured.producer(tls=TLS, lookup_interval=0.1) as producer:
         while len(secured.nsqd.peers) < 3:
@@ -244,20 +154,3 @@ async def test_a_new_leader_takes_over_while_connections_are_replaced(secured: S
 
         await eventually(is_there)
         await eventually(lambda: not secured.nsqd.open_peers)
-
-
-async def test_a_replacement_that_does_not_come_is_given_up_for_a_new_leader(
-    secured: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls_renewal, "WRITES_FOR", 2.0)
-    clock = asyncio.get_running_loop().time
-    async with secured.producer(tls=TLS, lookup_interval=0.1, connect_timeout=4 * LIMIT) as producer:
-        await producer.publish(TOPIC, b"0")
-        secured.nsqd.is_silent = True
-        await secured.nsqd.until(lambda: len(secured.nsqd.peers) > 1)
-        began = clock()
-        secured.lead({0: secured.nsqds[1]})
-        receipt = await producer.publish(TOPIC, b"1")
-        assert receipt.nsqd == secured.nsqds[1].node.address
-        await eventually(lambda: not secured.nsqd.open_peers)
-        assert clock() - began < 1.5

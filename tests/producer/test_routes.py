@@ -8,11 +8,10 @@ from nsq_ha import Backoff, ConfigError, OutgoingMessage
 from nsq_ha.errors import ConnectError, NoLeaderError, PublishError
 from nsq_ha.producer import connections
 from nsq_ha.protocol import Command, Pub
-from tests.engine.lookups.loopback import hang
 from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT, OK, FakeNsqd, Holding, Peer, Publish
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import dawdle, eventually, turn
+from tests.support.waiting import dawdle, eventually
 
 
 async def test_a_partition_has_one_connection(stage: Stage) -> None:
@@ -32,41 +31,6 @@ async def test_a_moved_leader_is_followed_though_the_old_one_is_well(stage: Stag
         stage.lead({0: stage.nsqds[1]})
         await stage.nsqds[0].until(lambda: not stage.nsqds[0].open_peers)
         assert (await producer.publish(TOPIC, b"x", key="k")).nsqd == stage.nsqds[1].node.address
-
-
-async def test_an_old_leader_may_still_answer_what_it_was_sent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOVE_GRACE", LIMIT)
-    old, new = stage.nsqds[:2]
-    old.script = holding = Holding()
-    stage.lead({0: old})
-    async with stage.producer(lookup_interval=0.1) as producer:
-        unanswered = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
-        await old.until(lambda: holding.held)
-        stage.lead({0: new})
-        lane = topics_of(producer)[TOPIC].lanes[0]
-        await eventually(lambda: lane.conn is None)
-        following = asyncio.create_task(producer.publish(TOPIC, b"y", key="another"))
-        await turn(5)
-        holding.release()
-        receipt = await unanswered
-        assert (receipt.nsqd, receipt.attempts) == (old.node.address, 1)
-        receipt = await following
-        assert (receipt.nsqd, receipt.attempts) == (new.node.address, 1)
-
-
-async def test_what_an_old_leader_does_not_answer_is_sent_to_the_new_one(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "MOVE_GRACE", 0.05)
-    old, new = stage.nsqds[:2]
-    old.script = holding = Holding()
-    stage.lead({0: old})
-    async with stage.producer(lookup_interval=0.1) as producer:
-        unanswered = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
-        await old.until(lambda: holding.held)
-        stage.lead({0: new})
-        receipt = await unanswered
-        assert (receipt.nsqd, receipt.attempts) == (new.node.address, 2)
 
 
 async def test_the_end_of_the_connection_to_an_old_leader_does_not_delay_the_new_one(
@@ -236,21 +200,6 @@ async def test_an_idle_connection_is_closed_and_reopened(stage: Stage) -> None:
     assert len(stage.nsqd.peers) == 2
 
 
-async def test_a_connection_with_an_unanswered_publish_is_not_idle(stage: Stage) -> None:
-    loop = asyncio.get_running_loop()
-    holding = Holding()
-    stage.nsqd.script = holding
-    async with stage.producer(idle_timeout=1.0, heartbeat_interval=1.0) as producer:
-        task = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
-        await stage.nsqd.until(lambda: holding.held)
-        peer = stage.nsqd.peers[0]
-        until = loop.time() + 1.3
-        await stage.nsqd.until(lambda: loop.time() > until)
-        assert peer.is_open
-        holding.release()
-        assert (await task).attempts == 1
-
-
 async def test_a_batch_keeps_the_order_of_single_publishes_of_its_keys(stage: Stage) -> None:
     bodies: list[bytes] = []
 
@@ -294,13 +243,3 @@ async def test_a_topic_without_a_channel_is_named_as_the_reason(stage: Stage) ->
         with pytest.raises(PublishError, match=f"accepts no messages yet.*{text}.*subscribe to it once") as caught:
             await producer.publish(TOPIC, b"x", timeout=2.0)  # ample for one lookup, on a busy machine too
     assert isinstance(caught.value.__cause__, NoLeaderError)
-
-
-async def test_a_look_up_that_takes_too_long_names_who_was_asked(stage: Stage) -> None:
-    stage.lookupd.behave = hang
-    async with stage.producer(lookup_timeout=LIMIT) as producer:
-        with pytest.raises(
-            PublishError,
-            match=f"no nsqlookupd named a partition of topic .* in time.*{stage.lookupd.url}: has not answered yet",
-        ):
-            await producer.publish(TOPIC, b"x", timeout=0.2)

@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from nsq_ha import Receipt
-from nsq_ha.errors import PublishError, ServerError
-from nsq_ha.protocol import Command, Pub
-from tests.support.nsqd import LIMIT, FakeNsqd, Holding, Peer, error
+from nsq_ha.errors import PublishError
+from nsq_ha.protocol import Command
+from tests.support.nsqd import LIMIT, FakeNsqd, Holding, Peer
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
 
@@ -64,30 +63,6 @@ async def test_attempts_that_fail_do_not_count_later(stage: Stage) -> None:
         most = most_open([stage.nsqd])
         await asyncio.gather(*(producer.publish(TOPIC, b"x", partition=partition) for partition in range(4)))
         assert most == {0: 3}
-
-
-async def test_an_answer_goes_to_who_asked(stage: Stage) -> None:
-    stage.lead(dict.fromkeys(range(4), stage.nsqd))
-
-    def script(peer: Peer, command: Command) -> bool:
-        if isinstance(command, Pub) and command.body.startswith(b"bad"):
-            peer.write(error("E_BAD_MESSAGE"))
-            return True
-        return False
-
-    stage.nsqd.script = script
-    async with stage.producer(connections_per_nsqd=0, on_unreachable="fail") as producer:
-        await producer.wait_ready(TOPIC)
-        bodies = [b"bad" if number % 3 == 1 else b"good" for number in range(40)]
-        tasks = [producer.publish(TOPIC, body, partition=number % 4) for number, body in enumerate(bodies)]
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    for body, outcome in zip(bodies, outcomes, strict=True):
-        if body == b"good":
-            assert isinstance(outcome, Receipt)
-        else:
-            assert isinstance(outcome, PublishError)
-            assert isinstance(outcome.__cause__, ServerError)
-    assert len(stage.nsqd.peers) == 1
 
 
 async def test_a_loss_is_one_of_all_who_share_and_all_go_on(stage: Stage) -> None:

@@ -10,7 +10,7 @@ from nsq_ha import Producer, Receipt
 from nsq_ha.errors import PublishError
 from nsq_ha.policy.liveness import DOUBTED_AFTER
 from nsq_ha.protocol import Command, Pub
-from tests.support.nsqd import Holding, Peer, Publish, error
+from tests.support.nsqd import Holding, Peer, Publish
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import dawdle, eventually
 
@@ -152,21 +152,6 @@ async def test_one_that_only_takes_long_keeps_its_connection(stage: Stage) -> No
         assert (await producer.publish(TOPIC, b"later")).attempts == 1
 
 
-async def test_while_it_is_silent_nothing_new_is_written_to_it(stage: Stage, ill: Ill) -> None:
-    async with stage.producer() as producer:
-        first = asyncio.create_task(producer.publish(TOPIC, b"first"))
-        await eventually(lambda: ill.lost)
-        await dawdle(DOUBTED_AFTER + 0.3)
-        later = [asyncio.create_task(producer.publish(TOPIC, b"later %d" % n, timeout=4.0)) for n in range(10)]
-        await dawdle(3.0)
-        assert set(ill.written) == {b"first"}
-        errors = [task.exception() for task in (await asyncio.wait(later))[0]]
-        assert [isinstance(error, PublishError) and not error.maybe_stored for error in errors] == [True] * 10
-        ill.recover()
-        assert (await asyncio.wait_for(first, SOON)).attempts > 1
-        assert (await producer.publish(TOPIC, b"last")).attempts == 1
-
-
 @pytest.fixture
 def ill(stage: Stage) -> Ill:
     stage.nsqd.script = ill = Ill()
@@ -182,26 +167,6 @@ async def test_set_to_fail_nothing_is_written_twice(stage: Stage, ill: Ill) -> N
         assert (await producer.publish(TOPIC, b"y", timeout=SOON)).attempts == 1
 
 
-async def test_one_that_refuses_what_asks_it_is_not_well(stage: Stage, ill: Ill) -> None:
-    async with stage.producer() as producer:
-        task = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
-        await eventually(lambda: ill.lost)
-
-        def refuse(peer: Peer, command: Command) -> bool:
-            if isinstance(command, Publish) and peer not in ill.lost:
-                peer.write(error("E_FAILED_ON_NOT_WRITABLE"))
-                return True
-            return ill(peer, command)
-
-        stage.nsqd.script = refuse
-        await dawdle(8.0)
-        assert stage.nsqd.peers[0].is_open
-        assert not task.done()
-        stage.nsqd.script = ill
-        ill.recover()
-        assert (await asyncio.wait_for(task, SOON)).partition == 0
-
-
 async def test_closing_ends_the_question(stage: Stage, ill: Ill) -> None:
     async with stage.producer(close_timeout=0.1) as producer:
         task = asyncio.create_task(producer.publish(TOPIC, b"x"))
@@ -209,13 +174,3 @@ async def test_closing_ends_the_question(stage: Stage, ill: Ill) -> None:
     with pytest.raises(PublishError) as caught:
         await task
     assert caught.value.maybe_stored
-
-
-async def test_another_leader_ends_the_question(stage: Stage, ill: Ill) -> None:
-    async with stage.producer(lookup_interval=0.1) as producer:
-        task = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
-        await eventually(lambda: len(stage.nsqd.peers) == 2)
-        began = clock()
-        stage.lead({0: stage.nsqds[1]})
-        assert (await task).nsqd == stage.nsqds[1].node.address
-        assert clock() - began < 1.5

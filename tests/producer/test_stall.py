@@ -9,7 +9,7 @@ from nsq_ha import Producer, Receipt
 from nsq_ha.errors import PublishError, ResponseTimeoutError
 from nsq_ha.policy import liveness
 from nsq_ha.policy.liveness import STALLED_AFTER
-from tests.support.nsqd import LIMIT, Holding, error
+from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import block, eventually, stop_process
 
@@ -69,14 +69,6 @@ async def test_an_answer_that_comes_first_after_all_ends_the_publish(stage: Stag
         receipt = await task
         assert (receipt.partition, receipt.attempts) == (0, 2)  # the other one may store it, too
         other.release()
-
-
-async def test_a_refusal_of_what_went_elsewhere_is_nobodys(stage: Stage, holding: Holding) -> None:
-    async with stage.producer() as producer:
-        task = await until_one_is_held(producer, holding)
-        assert (await task).partition == 1
-        holding.held[0][0].write(error("E_BAD_MESSAGE too big"))
-        assert (await producer.publish(TOPIC, b"x")).partition in (0, 1)
 
 
 @pytest.mark.real_time
@@ -201,26 +193,3 @@ async def test_a_leader_that_only_sends_heartbeats_is_left(
         assert (await behind).attempts == 1
         assert [peer.is_open for peer in stage.nsqds[0].peers] == [False, True]
         assert sum("closing its connection" in record.message for record in caplog.records) == 1
-
-
-@pytest.mark.usefixtures("overdue_soon")
-async def test_it_is_left_also_when_nobody_waits_for_its_answers_any_more(stage: Stage, holding: Holding) -> None:
-    async with stage.producer(publish_timeout=STALLED_AFTER / 2) as producer:
-        with pytest.raises(PublishError, match="in time") as caught:
-            await producer.publish(TOPIC, b"x", partition=0)
-        assert caught.value.maybe_stored
-        stage.nsqds[0].script = None
-        await stage.nsqds[0].until(lambda: not stage.nsqds[0].peers[0].is_open)
-        assert (await producer.publish(TOPIC, b"x", partition=0, timeout=LIMIT)).attempts == 1
-
-
-@pytest.mark.usefixtures("overdue_soon")
-async def test_answers_that_come_slowly_one_by_one_keep_the_connection(stage: Stage, holding: Holding) -> None:
-    async with stage.producer(sharding="modulo") as producer:
-        tasks = [asyncio.create_task(producer.publish(TOPIC, b"x", key=2 * n)) for n in range(4)]
-        await eventually(lambda: holding.has(4))
-        for task in tasks:
-            await asyncio.wait(tasks, timeout=STALLED_AFTER, return_when=asyncio.ALL_COMPLETED)
-            holding.release()
-            assert (await task).attempts == 1
-        assert len(stage.nsqds[0].peers) == 1

@@ -17,7 +17,6 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotFoundError,
 )
-from nsq_ha.producer import topics as topics_module
 from nsq_ha.producer.state import ProducerTopic
 from nsq_ha.producer.statistics import producer_troubles
 from nsq_ha.stats import ProducerPartition, ProducerStats
@@ -137,16 +136,6 @@ async def test_a_publish_that_times_out_is_uncertain(stage: Stage) -> None:
         stats = producer.stats()
         assert (one(stats).failed, one(stats).uncertain, one(stats).timed_out) == (1, 1, 1)
         assert (stats.failed, stats.uncertain, stats.timed_out) == (6, 1, 6)
-
-
-async def test_the_counts_of_a_forgotten_topic_stay(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics_module, "FORGET_INTERVAL", 0.1)
-    async with stage.producer(idle_timeout=1.0) as producer:
-        await producer.publish(TOPIC, b"x")
-        await eventually(lambda: not producer.stats().partitions)
-        assert producer.stats().published == 1
-        await producer.publish(TOPIC, b"x")
-        assert (producer.stats().published, one(producer.stats()).published) == (2, 1)
 
 
 async def test_another_thread_may_look(stage: Stage) -> None:
