@@ -17,7 +17,6 @@ from nsq_ha.cli import options
 from nsq_ha.cli.app import app
 from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.options.checks import DEFAULT_LOOKUPD
 from tests.support.certificates import CA_FILE, KEY_FILE, server_context
 
 FILE = """
@@ -66,13 +65,6 @@ def call() -> Call:
 
 
 # ---------------------------------------------------------------- what a cluster is
-
-
-def test_the_default() -> None:
-    cluster = ClusterAccess.of()
-    assert cluster.lookupd == (DEFAULT_LOOKUPD,)
-    config = cluster.producer().config
-    assert (config.lookupd, config.tls, config.auth_secret) == ((DEFAULT_LOOKUPD,), None, None)
 
 
 def test_a_flag_wins_over_a_variable_and_this_over_a_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,14 +123,6 @@ def test_a_file_that_holds_no_secret(call: Call, tmp_path: Path, content: bytes,
     refused = call("topic", "list", "--auth-secret-file", str(file))
     assert refused.exit_code == 2
     assert f"the secret's file '{file}' {reason}" in refused.stderr
-
-
-@pytest.mark.parametrize("option", ["--tls-ca", "--cert", "--tls-key", "--auth-secret-file"])
-def test_a_file_that_does_not_exist(call: Call, option: str) -> None:
-    refused = call("topic", "list", option, "/does/not/exist.pem")
-    assert refused.exit_code == 2
-    assert f"Invalid value for '{option}'" in refused.stderr
-    assert "File '/does/not/exist.pem' does not exist" in refused.stderr
 
 
 def test_files_of_tls_that_cannot_be_used(call: Call, secret: Path) -> None:

@@ -122,8 +122,3 @@ async def test_an_nsqlookupd_behind_https(
                 assert result.exit_code == 0, f"{arguments}: {result.output}"
                 printed.append(result.output)
     assert '"body":"x"' in printed[-1]
-
-
-def test_the_help_says_where_the_address_comes_from(call: Callable[..., Result]) -> None:
-    text = " ".join(call("lookup", "--help").output.split())
-    assert "Default: NSQ_HA_LOOKUPD, or lookupd in the TOML file that NSQ_HA_CONFIG names" in text

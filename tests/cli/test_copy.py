@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +16,6 @@ from nsq_ha.cli.copy import Copier, CopyOptions, Route
 from nsq_ha.cli.progress import Progress
 from nsq_ha.errors import ConfigError, PublishError
 from nsq_ha.message import OutgoingMessage
-from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 from tests.support.waiting import turn
 
 if TYPE_CHECKING:
@@ -202,24 +199,6 @@ def test_it_copies_from_a_plain_cluster_to_a_partitioned_one(
     result = invoke("copy", name, topic, "--to-lookupd", cluster.lookupd[0], "-n", "3", "--rate", "50", lookupd=lookupd)
     assert result.exit_code == 0, result.stderr
     assert sorted(m["body"] for m in tailed(invoke, topic, 3)) == ["a", "b", "c"]
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(("end", "code"), [((), 0), (("--idle", "600"), 130), (("--count", "9"), 130)])
-def test_ctrl_c_is_its_end_only_if_it_has_no_other(
-    cluster: DevCluster, invoke: Invoke, name: str, end: tuple[str, ...], code: int
-) -> None:
-    for topic in (name, f"{name}.copy"):
-        cluster.create_topic(topic, 1, sync_every=1)
-    assert invoke("pub", name, stdin="a").exit_code == 0
-    command = ("copy", name, f"{name}.copy", "--from", "beginning", *end)
-    environment = os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0]}
-    with Program(COMMAND_LINE, NSQ_HA, *command, env=environment) as process:
-        assert [m["body"] for m in tailed(invoke, f"{name}.copy", 1)] == ["a"]
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
-    assert process.returncode == code, errors
-    assert b"copied " in errors
 
 
 def test_a_topic_is_not_copied_to_itself(cluster: DevCluster, invoke: Invoke, topic: str) -> None:

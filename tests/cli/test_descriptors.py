@@ -26,21 +26,16 @@ def command(cluster: DevCluster, line: str, streams: str) -> subprocess.Complete
     )
 
 
-@pytest.mark.few(1)
 @needs_full
-@pytest.mark.parametrize("line", ["topic list", "--help"])
-def test_output_that_cannot_be_written_is_one_line(cluster: DevCluster, topic: str, line: str) -> None:
-    ran = command(cluster, line, f"> {FULL}")
+def test_output_that_cannot_be_written_is_one_line(cluster: DevCluster, topic: str) -> None:
+    ran = command(cluster, "topic list", f"> {FULL}")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == "Error: [Errno 28] No space left on device\n"
 
 
-@pytest.mark.few("<&- >&- 2>&-")
-@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_no_failure(cluster: DevCluster, topic: str, streams: str) -> None:
-    ran = command(cluster, "topic list", streams)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert (topic in ran.stdout) == (">&-" not in streams.replace("2>&-", ""))
+def test_closed_streams_are_no_failure(cluster: DevCluster, topic: str) -> None:
+    ran = command(cluster, "topic list", "<&- >&- 2>&-")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
 def test_a_closed_input_is_reported(cluster: DevCluster, topic: str) -> None:

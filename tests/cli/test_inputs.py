@@ -17,11 +17,9 @@ from nsq_ha.cli.lines import Line, Splitter
 from nsq_ha.cli.tail import as_dict
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message, OutgoingMessage
-from tests.cli.test_copy import tailed
 from tests.support.sources import Source
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
     from tests.cli.conftest import Invoke
 
 TAIL = InputOptions(from_tail=True)
@@ -182,31 +180,6 @@ async def test_a_wrong_first_row_ends_it(text: bytes, reason: str) -> None:
 
 
 # ---------------------------------------------------------------- the command
-
-
-def test_tail_and_pub_are_a_round_trip(cluster: DevCluster, invoke: Invoke, name: str) -> None:
-    for topic in (name, f"{name}.copy"):
-        cluster.create_topic(topic, 2, extended=True, ordered=True, sync_every=1)
-    lines = [
-        json.dumps({"body": f"m{number}", "key": number % 7, "headers": {"n": number}, "tag": "t", "trace_id": number})
-        for number in range(1, 20)
-    ] + [json.dumps({"body_base64": "/wo=", "partition": 1})]
-    assert invoke("pub", name, "--from-tail", stdin="\n".join(lines)).exit_code == 0
-    first = invoke("tail", name, "--from", "beginning", "-n", "20", "--json").stdout
-    assert invoke("pub", f"{name}.copy", "--from-tail", stdin=first).exit_code == 0
-
-    def parts(topic: str) -> list[list[tuple[object, ...]]]:
-        found = tailed(invoke, topic, 20)
-        return [
-            [
-                (m.get("body"), m.get("body_base64"), str(m["headers"]), m["tag"], m["trace_id"])
-                for m in found
-                if m["partition"] == number
-            ]
-            for number in range(2)
-        ]
-
-    assert parts(name) == parts(f"{name}.copy")
 
 
 @pytest.mark.few(every=4)

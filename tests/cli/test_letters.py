@@ -56,12 +56,8 @@ def letters_of(invoke: Invoke, *arguments: str, lookupd: str | None = None) -> l
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("extended", [False, True])
-def test_they_are_listed_shown_and_replayed(
-    cluster: DevCluster, invoke: Invoke, topic: str, name: str, *, extended: bool
-) -> None:
-    dead = cluster.create_topic(f"{name}.dead", extended=extended, sync_every=1)
+def test_they_are_listed_shown_and_replayed(cluster: DevCluster, invoke: Invoke, topic: str, name: str) -> None:
+    dead = cluster.create_topic(f"{name}.dead", sync_every=1)
     bury(cluster, topic, dead, [b"v1", b"k2", b"v3"])
     found = letters_of(invoke, dead)
     assert sorted(each["body"] for each in found) == ["k2", "v1", "v3"]
@@ -179,35 +175,6 @@ def test_messages_that_stay_in_the_channel_hold_back_no_letter_in_silence(
     assert "replayed 0 dead letters" in result.stderr
     assert "warning: 2 messages that were not replayed stay in the channel, and hold back the rest" in result.stderr
     assert result.exit_code == 1, "not all could be read"
-
-
-def test_one_of_them_holds_back_an_ordered_partition(
-    cluster: DevCluster, invoke: Invoke, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The command ended as if there were no letters."""
-    monkeypatch.setattr("nsq_ha.cli.reading.QUIET", 1.0)
-    dead = cluster.create_topic(f"{name}.dead", partitions=1, ordered=True, sync_every=1)
-    with sync.Producer(lookupd=cluster.lookupd) as producer:
-        producer.publish(dead, b"no letter", partition=0)
-        producer.publish(dead, b"no letter", partition=0)
-    result = invoke("dead-letters", "replay", dead, "--all", "--yes")
-    assert "replayed 0 dead letters" in result.stderr
-    assert "warning: 1 messages that were not replayed stay in the channel, and hold back the rest" in result.stderr
-    assert result.exit_code == 1, "not all could be read"
-
-
-@pytest.mark.slow
-def test_letters_that_cannot_be_read_are_not_replayed_in_silence(
-    invoke: Invoke, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The exit code was 0, as if there were no more."""
-    monkeypatch.setattr("nsq_ha.cli.reading.QUIET", 1.0)
-    with DevCluster(time_scale=0.02, nsqlookupds=1, nsqds=2) as own:
-        own.create_topic(name, 2, 1, sync_every=1)
-        own.kill("nsqd-0")
-        result = invoke("dead-letters", "replay", name, "--all", "--yes", lookupd=own.lookupd[0])
-    assert result.exit_code == 1
-    assert f"although not all partitions of {name} can be read" in result.stderr
 
 
 def test_what_a_forged_letter_says_is_printed_escaped(cluster: DevCluster, invoke: Invoke, name: str) -> None:

@@ -2,7 +2,6 @@ import contextlib
 import io
 import os
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,15 +46,6 @@ async def test_a_pipe_gives_lines_as_they_come() -> None:
         os.close(writing)
         assert await anext(lines) == []
         assert await anext(lines, None) is None
-
-
-async def test_what_cannot_be_read_is_raised() -> None:
-    class Broken(io.RawIOBase):
-        def read(self, size: int = -1, /) -> bytes:
-            raise OSError(5, "Input/output error")
-
-    with pytest.raises(OSError, match="Input/output error"):
-        await collect(Broken())
 
 
 async def test_it_reads_nothing_ahead() -> None:

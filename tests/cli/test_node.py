@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.admin import ChannelStats, ClusterStats, NodeStats, PartitionStats
+from nsq_ha.admin import ClusterStats, NodeStats
 from nsq_ha.admin.reading import NsqdView, Reading
 from nsq_ha.cli.node import held_by
 from nsq_ha.devcluster import DevCluster
@@ -19,35 +19,11 @@ if TYPE_CHECKING:
 
 NODE = Node("10.0.0.1", 4150, 4151)
 PLAIN = Node("10.0.0.2", 4150, 4151, is_plain=True)
-BILLING = ChannelStats("billing", 7, 0, 0, 0, 0, 0, 2, paused=False, skipped=False)
-
-
-def partition(topic: str, number: int, *, leads: bool, unrouted: int = 0) -> PartitionStats:
-    return PartitionStats(topic, number, leads, 0, 0, 100, False, False, (BILLING,), unrouted=unrouted)
 
 
 def nsqd_of(listed: NodeInfo, said: NodeStats) -> NsqdView:
     now = Reading(0.0, stats=ClusterStats((said,)), infos={listed.node.address: listed})
     return now.nsqds[listed.node.address]
-
-
-def test_what_it_has_of_each_topic() -> None:
-    held = (partition("orders", 0, leads=True), partition("orders", 1, leads=False), partition("orders", 2, leads=True))
-    listed = NodeInfo(NODE, "host", "0.3.7", {"orders": (0, 2)}, ("orders",), frozenset({"orders"}))
-    [entry] = held_by(nsqd_of(listed, NodeStats(NODE, "0.3.7", "OK", 1, held)))
-    assert (entry["topic"], entry["leads"], entry["follows"], entry["tombstoned"]) == ("orders", [0, 2], [1], True)
-    assert (entry["messages"], entry["depth"], entry["clients"]) == (200, 14, 4)
-
-
-def test_a_plain_nsqd_has_no_partitions() -> None:
-    listed = NodeInfo(PLAIN, "host", "1.3.0", {}, ("orders", "letters"))
-    said = NodeStats(PLAIN, "1.3.0", "OK", 1, (partition("orders", 0, leads=True, unrouted=3),))
-    found = held_by(nsqd_of(listed, said))
-    assert [(each["topic"], each["depth"], each["messages"]) for each in found] == [
-        ("letters", 0, 0),
-        ("orders", 10, 100),
-    ]
-    assert {(each["leads"], each["follows"]) for each in found} == {(None, None)}
 
 
 @pytest.mark.parametrize("node", [NODE, PLAIN])

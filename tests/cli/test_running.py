@@ -92,13 +92,15 @@ def test_a_reader_that_has_gone_is_left_to_the_group() -> None:
         run(fail(ExceptionGroup("g", [BrokenPipeError()])))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_lets_the_command_close_and_sets_the_exit_code(number: int, code: int) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_command_close_and_is_a_failure_unless_it_is_the_ordinary_end(number: int) -> None:
     closed: list[str] = []
-    with pytest.raises(click.exceptions.Exit) as caught:
-        run(send_and_wait(number, closed))
-    assert caught.value.exit_code == code
-    assert closed == ["closed"]
+    assert run(send_and_wait(number, closed), stopped=0) == 0
+    for stopped, has_end in ((None, False), (0, True)):
+        with pytest.raises(click.exceptions.Exit) as caught:
+            run(send_and_wait(number, closed), stopped=stopped, has_end=has_end)
+        assert caught.value.exit_code == 128 + number
+    assert closed == ["closed"] * 3
 
 
 def test_a_second_sigterm_does_not_interrupt_the_close() -> None:
@@ -115,22 +117,6 @@ def test_a_second_sigterm_does_not_interrupt_the_close() -> None:
     with pytest.raises(click.exceptions.Exit) as caught:
         run(work())
     assert (caught.value.exit_code, closed) == (143, ["closed", "all"])
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_where_a_signal_is_the_ordinary_end_it_is_no_failure(number: int) -> None:
-    closed: list[str] = []
-    assert run(send_and_wait(number, closed), stopped=0) == 0
-    assert closed == ["closed"]
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_interrupts_a_command_that_has_an_end_of_its_own(number: int, code: int) -> None:
-    closed: list[str] = []
-    with pytest.raises(click.exceptions.Exit) as caught:
-        run(send_and_wait(number, closed), stopped=0, has_end=True)
-    assert caught.value.exit_code == code
-    assert closed == ["closed"]
 
 
 def test_log_lines_go_to_standard_error_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,12 +66,6 @@ def test_columns_fit(width: int) -> None:
     assert ("lag" in names) is (width >= 60)
 
 
-def test_a_long_name_takes_no_room_from_figures() -> None:
-    rows = [FigureRow(topic="t" * 64, channel=channel("c" * 64, 1), lag=1.0)]
-    chosen = fitting(columns_of(rows, by_partition=False, rates=False), rows, 60)
-    assert {"depth", "lag"} <= {column.name for column in chosen}
-
-
 # ---------------------------------------------------------------- the command
 
 
