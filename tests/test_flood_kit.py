@@ -26,8 +26,6 @@ TURNS = {
     "producer": (1, 2),
     "plain consumer": (1, 2),
     "plain producer": (0, 2),
-    "admin": (0, 2),
-    "admin of an nsqd": (1, 2),
 }
 """Which cases each client has in the short form: those whose name's sum leaves this rest when it is divided."""
 
@@ -38,7 +36,7 @@ def chosen(group: str, client: str) -> list[Case]:
     """Return the cases of a group for a client.
 
     In the short form each case has one of the clients that read it in the same way: those of a partitioned and of a
-    plain cluster, and the two sides of an admin client.
+    plain cluster.
     """
     cases = [case for case in CASES if case.group == group and applies(case, client)]
     first, second = TURNS[client]

@@ -11,19 +11,18 @@ import contextlib
 import dataclasses
 import gc
 import logging
+import math
 import pathlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from integration.floods.asking import QUESTION, ask_all, behave_of, point_at
 from integration.floods.case import GOOD
 from integration.floods.lookups import NOBODY
 from nsq_ha import Consumer, Message, NsqError, Producer
-from nsq_ha.admin import AdminClient
 from nsq_ha.protocol import Finish, Layout
-from tests.engine.lookups.loopback import Fake, list_body
+from tests.engine.lookups.loopback import list_body
 from tests.support.full import FULL
 from tests.support.nsqd import FakeNsqd, Peer, message_id
 from tests.support.stage import TOPIC, Stage
@@ -158,8 +157,7 @@ class Scene:
         self.met: set[Peer] = set()
         self.published = 0
         self.has_ended = False
-        self._server: Fake | None = None
-        self._asked = 0
+        self._asked = math.inf
 
     @property
     def hostile(self) -> FakeNsqd:
@@ -185,14 +183,10 @@ class Scene:
         leaders = dict.fromkeys(range(PARTITIONS - 1), self.hostile) | {PARTITIONS - 1: self.well}
         self.stage.lead(leaders, extended=self.case.extended)
 
-    def watch(self, server: Fake) -> None:
-        """Count the questions to a server of HTTP that is hostile from now on."""
-        self._server, self._asked = server, len(server.requests)
-
     @property
     def has_met(self) -> bool:
         """Whether the case met the client."""
-        return bool(self.met) or (self._server is not None and len(self._server.requests) > self._asked)
+        return bool(self.met) or len(self.stage.lookupd.requests) > self._asked
 
     async def publish(self, producer: Producer, **to: int) -> None:
         """Publish while the peer is hostile."""
@@ -203,7 +197,7 @@ class Scene:
         """Turn hostile."""
         lookupd, case = self.stage.lookupd, self.case
         if case.is_lookup:
-            self.watch(lookupd)
+            self._asked = len(lookupd.requests)
         if case.answer is not None:
             lookupd.answer("/lookup", *case.answer)
             lookupd.answer("/listlookup", *case.answer)
@@ -390,37 +384,16 @@ async def _publishes_again(scene: Scene, producer: Producer) -> None:
             return
 
 
-async def administer(scene: Scene) -> None:
-    """Run an admin client through the case: the nsqlookupd is hostile, or the HTTP of an nsqd."""
-    lookupd, behave = scene.stage.lookupd, behave_of(scene.case)
-    async with contextlib.AsyncExitStack() as stack:
-        nsqd = await Fake().start()
-        stack.push_async_callback(nsqd.stop)
-        point_at(lookupd, nsqd)
-        hostile = nsqd if scene.result.client == "admin of an nsqd" else lookupd
-        admin = await stack.enter_async_context(AdminClient(lookupd.url, question_timeout=QUESTION))
-        hostile.behave = behave
-        scene.watch(hostile)
-        await ask_all(scene, admin, timed, MOST_TEXT)
-        hostile.behave = None
-        scene.result.recovery = await timed(scene.result, "recovery", RECOVERY, admin.topics())
-        scene.result.stop = await timed(scene.result, "closing", CLOSE, admin.aclose())
-
-
 CLIENTS: Final[dict[str, Callable[[Scene], Awaitable[None]]]] = {
     "consumer": consume,
     "producer": produce,
     "plain consumer": consume,
     "plain producer": produce,
-    "admin": administer,
-    "admin of an nsqd": administer,
 }
 
 
 def applies(case: Case, client: str) -> bool:
     """Return whether a case concerns a kind of client; plain nsqds have no extended topics."""
-    if client.startswith("admin"):
-        return case.is_lookup
     return client.removeprefix("plain ") in case.clients and not (case.extended and client.startswith("plain"))
 
 
