@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from ansq import ConnectionOptions, create_reader, create_writer
 
-from benchmarks.peers.clients.measure import Meter, Task, run_async, task
+from benchmarks.peers.clients.asynchronous import Writing, run
+from benchmarks.peers.clients.measure import Meter, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator
 
 
 async def _consume(job: Task, latencies: list[float]) -> None:
@@ -51,59 +52,14 @@ async def latency(job: Task) -> None:
     meter.stop(latencies)
 
 
-async def _writer(job: Task) -> Any:  # noqa: ANN401 - loosely typed
+@asynccontextmanager
+async def writing(job: Task) -> AsyncIterator[Writing]:
+    """Publish through its writer."""
     writer = await create_writer(nsqd_tcp_addresses=[job.address])
     await writer.pub(job.topic, job.body)
-    return writer
-
-
-async def publish(job: Task) -> None:
-    """Publish ``count`` messages, ``in_flight`` at a time."""
-    writer = await _writer(job)
-    body, topic, left = job.body, job.topic, iter(range(job.count))
-    meter = Meter()
-
-    async def worker() -> None:
-        for _ in left:
-            await writer.pub(topic, body)
-
-    await asyncio.gather(*(worker() for _ in range(job.in_flight)))
-    meter.stop()
+    yield Writing(writer.pub, lambda topic, bodies: writer.mpub(topic, *bodies))
     await writer.close()
 
-
-async def single(job: Task) -> None:
-    """Publish one by one, and time each."""
-    writer = await _writer(job)
-    meter = Meter()
-    latencies = []
-    for _ in range(job.count):
-        began = time.perf_counter()
-        await writer.pub(job.topic, job.body)
-        latencies.append(time.perf_counter() - began)
-    meter.stop(latencies)
-    await writer.close()
-
-
-async def batch(job: Task) -> None:
-    """Publish ``count`` messages in batches of ``in_flight``."""
-    writer = await _writer(job)
-    bodies = [job.body] * job.in_flight
-    meter = Meter()
-    for _ in range(job.count // job.in_flight):
-        await writer.mpub(job.topic, *bodies)
-    meter.stop()
-    await writer.close()
-
-
-WORKS: dict[str, Callable[[Task], Coroutine[Any, Any, None]]] = {
-    "drain": drain,
-    "publish": publish,
-    "single": single,
-    "batch": batch,
-    "latency": latency,
-}
 
 if __name__ == "__main__":
-    given = task()
-    run_async(WORKS[given.work](given), given.loop)
+    run(drain, latency, writing)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from asyncnsq import create_reader, create_writer
 
-from benchmarks.peers.clients.measure import Meter, Task, run_async, task
+from benchmarks.peers.clients.asynchronous import Writing, run
+from benchmarks.peers.clients.measure import Meter, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable
 
 
 async def _consume(job: Task, handler: Callable[[Any], None], done: asyncio.Event, meter: Meter) -> None:
@@ -56,60 +58,15 @@ async def latency(job: Task) -> None:
     meter.stop(latencies)
 
 
-async def _writer(job: Task) -> Any:  # noqa: ANN401 - the peer has no types
+@asynccontextmanager
+async def writing(job: Task) -> AsyncIterator[Writing]:
+    """Publish through its writer."""
     host, _, port = job.address.partition(":")
     writer = await create_writer(host=host, port=int(port))
     await writer.pub(job.topic, job.body)
-    return writer
-
-
-async def publish(job: Task) -> None:
-    """Publish ``count`` messages, ``in_flight`` at a time."""
-    writer = await _writer(job)
-    body, topic, left = job.body, job.topic, iter(range(job.count))
-    meter = Meter()
-
-    async def worker() -> None:
-        for _ in left:
-            await writer.pub(topic, body)
-
-    await asyncio.gather(*(worker() for _ in range(job.in_flight)))
-    meter.stop()
+    yield Writing(writer.pub, lambda topic, bodies: writer.mpub(topic, *bodies))
     writer.close()
 
-
-async def single(job: Task) -> None:
-    """Publish one by one, and time each."""
-    writer = await _writer(job)
-    meter = Meter()
-    latencies = []
-    for _ in range(job.count):
-        began = time.perf_counter()
-        await writer.pub(job.topic, job.body)
-        latencies.append(time.perf_counter() - began)
-    meter.stop(latencies)
-    writer.close()
-
-
-async def batch(job: Task) -> None:
-    """Publish ``count`` messages in batches of ``in_flight``."""
-    writer = await _writer(job)
-    bodies = [job.body] * job.in_flight
-    meter = Meter()
-    for _ in range(job.count // job.in_flight):
-        await writer.mpub(job.topic, *bodies)
-    meter.stop()
-    writer.close()
-
-
-WORKS: dict[str, Callable[[Task], Coroutine[Any, Any, None]]] = {
-    "drain": drain,
-    "publish": publish,
-    "single": single,
-    "batch": batch,
-    "latency": latency,
-}
 
 if __name__ == "__main__":
-    given = task()
-    run_async(WORKS[given.work](given), given.loop)
+    run(drain, latency, writing)

@@ -105,16 +105,3 @@ class Meter:
             answer["p50"] = ordered[len(ordered) // 2]
             answer["p99"] = ordered[len(ordered) * 99 // 100]
         print(json.dumps(answer), flush=True)
-
-
-def run_async(main: object, loop: str) -> None:
-    """Run a coroutine on the loop that the task asks for."""
-    import asyncio  # noqa: PLC0415 - gevent's client must not load it
-
-    if loop == "uvloop":
-        import uvloop  # noqa: PLC0415 - only where it is installed
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main)  # type: ignore[arg-type]
-    else:
-        asyncio.run(main)  # type: ignore[arg-type]

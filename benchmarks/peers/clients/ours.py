@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers.clients.measure import Meter, Task, run_async, task
+from benchmarks.peers.clients.asynchronous import Writing, run
+from benchmarks.peers.clients.measure import Meter, Task
 from nsq_ha import Consumer, Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator
 
 
 async def drain(job: Task) -> None:
@@ -27,46 +28,6 @@ async def drain(job: Task) -> None:
     meter.stop()
 
 
-async def publish(job: Task) -> None:
-    """Publish ``count`` messages, ``in_flight`` at a time, each awaited by its own task."""
-    async with Producer(nsqd=job.address) as producer:
-        await producer.publish(job.topic, job.body)
-        meter = Meter()
-        body, topic, publish_one = job.body, job.topic, producer.publish
-        left = iter(range(job.count))
-
-        async def worker() -> None:
-            for _ in left:
-                await publish_one(topic, body)
-
-        await asyncio.gather(*(worker() for _ in range(job.in_flight)))
-        meter.stop()
-
-
-async def single(job: Task) -> None:
-    """Publish one by one, and time each."""
-    async with Producer(nsqd=job.address) as producer:
-        await producer.publish(job.topic, job.body)
-        meter = Meter()
-        latencies = []
-        for _ in range(job.count):
-            began = time.perf_counter()
-            await producer.publish(job.topic, job.body)
-            latencies.append(time.perf_counter() - began)
-        meter.stop(latencies)
-
-
-async def batch(job: Task) -> None:
-    """Publish ``count`` messages in batches of ``in_flight``."""
-    async with Producer(nsqd=job.address) as producer:
-        await producer.publish(job.topic, job.body)
-        bodies = [job.body] * job.in_flight
-        meter = Meter()
-        for _ in range(job.count // job.in_flight):
-            await producer.publish_many(job.topic, bodies)
-        meter.stop()
-
-
 async def latency(job: Task) -> None:
     """Time each message from its publisher's stamp to its arrival."""
     latencies: list[float] = []
@@ -81,14 +42,13 @@ async def latency(job: Task) -> None:
     meter.stop(latencies)
 
 
-WORKS: dict[str, Callable[[Task], Coroutine[Any, Any, None]]] = {
-    "drain": drain,
-    "publish": publish,
-    "single": single,
-    "batch": batch,
-    "latency": latency,
-}
+@asynccontextmanager
+async def writing(job: Task) -> AsyncIterator[Writing]:
+    """Publish through a producer."""
+    async with Producer(nsqd=job.address) as producer:
+        await producer.publish(job.topic, job.body)
+        yield Writing(producer.publish, producer.publish_many)
+
 
 if __name__ == "__main__":
-    given = task()
-    run_async(WORKS[given.work](given), given.loop)
+    run(drain, latency, writing)

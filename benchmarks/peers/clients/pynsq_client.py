@@ -8,7 +8,8 @@ from typing import Any
 
 import nsq
 
-from benchmarks.peers.clients.measure import Meter, Task, run_async, task
+from benchmarks.peers.clients.asynchronous import run_async
+from benchmarks.peers.clients.measure import Meter, Task, task
 
 
 async def drain(job: Task) -> None:
