@@ -70,15 +70,6 @@ def test_every_error_is_described_and_has_the_root() -> None:
         assert kind.__name__.endswith("Error"), kind
 
 
-def test_the_users_methods_are_these() -> None:
-    def methods(kind: type) -> set[str]:
-        return {name for name in vars(kind) if not name.startswith("_")}
-
-    assert methods(nsq_ha.Producer) >= {"publish", "publish_many", "aclose", "trace", "stats", "wait_ready"}
-    assert methods(nsq_ha.Consumer) >= {"run", "aclose", "wait_subscribed", "max_in_flight", "set_max_in_flight"}
-    assert methods(nsq_ha.Message) >= {"finish", "requeue", "touch", "headers", "tag", "trace_id", "internal_id"}
-
-
 async def test_a_consumer_shows_only_what_users_call() -> None:
     shown = {name for name in dir(nsq_ha.Consumer("t", "c", lookupd="http://127.0.0.1:1")) if not name.startswith("_")}
     assert shown == {

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from integration.floods import answers, compressed, frames, identify, known, lookups, messages
+from integration.floods import answers, compressed, frames, known, lookups, messages
 from integration.floods.case import Case, Moment
 from integration.floods.running import CLIENTS, Result, applies, run
 from tests.support.full import FULL
@@ -16,7 +16,6 @@ CASES: tuple[Case, ...] = (
     *frames.CASES,
     *answers.CASES,
     *known.CASES,
-    *identify.CASES,
     *messages.CASES,
     *compressed.CASES,
     *lookups.CASES,

@@ -10,7 +10,7 @@ from nsq_ha.protocol import Layout
 from tests.support.nsqd import OK, error, response
 
 _MIB: Final = 1024 * 1024
-_FINAL: Final = {"an error", "an error that is not UTF-8", "an error of 1 MiB", "a fatal error"}
+_FINAL: Final = {"AUTH asked for", "an error", "an error that is not UTF-8", "an error of 1 MiB", "a fatal error"}
 
 _HELLO: Final = {
     "an empty response": response(b""),
@@ -19,6 +19,13 @@ _HELLO: Final = {
     "a message": message(Layout.PLAIN),
     "an array": response(b"[]"),
     "OK twice": OK + OK,
+    "JSON that is cut": response(b'{"max_rdy_count":25'),
+    "JSON of wrong types": response(b'{"max_rdy_count":"many","tls_v1":7,"version":[],"msg_timeout":{}}'),
+    "max_rdy_count huge": response(b'{"max_rdy_count":1e300}'),
+    "msg_timeout 0": response(b'{"msg_timeout":0,"max_msg_timeout":0}'),
+    "TLS not asked for": response(b'{"tls_v1":true}'),
+    "two compressions": response(b'{"deflate":true,"snappy":true}'),
+    "AUTH asked for": response(b'{"auth_required":true}'),
 }
 _ANSWERS: Final = {
     "an empty response": response(b""),

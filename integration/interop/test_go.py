@@ -67,16 +67,6 @@ async def test_keys_of_the_go_client_land_on_our_partitions(
     }
 
 
-async def test_our_keys_land_where_the_go_client_puts_them(
-    go: GoClient, consume: Consumers, producer: Producer, ordered: str, mark: bytes
-) -> None:
-    async with consume(ordered) as consumer:
-        ours = [await producer.publish(ordered, mark + b"ours", key=key) for key in KEYS]
-        await go.publish(ordered, [{"body": mark + b"%d" % n, "key": key} for n, key in enumerate(KEYS)])
-        found = by_body(await read(consumer, mark, 2 * len(KEYS)))
-    assert [receipt.partition for receipt in ours] == [found[mark + b"%d" % n].partition for n in range(len(KEYS))]
-
-
 async def test_the_go_client_reads_our_keys_in_order(
     go: GoClient, consume: Consumers, producer: Producer, ordered: str, mark: bytes
 ) -> None:
