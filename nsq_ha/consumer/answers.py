@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsq_ha.consumer.inflight import (
+    NEVER,
     UNANSWERED,
     ReadPartition,
     Recipient,
@@ -200,7 +201,8 @@ class Answering:
             now: The time.
             is_blocked: The event loop stood still, so that nsqd may have closed the connection.
         """
-        fins, deadline, taken_at = conn.write_finished()
+        fins, (deadline, taken_at) = conn.finished, conn.oldest
+        conn.finished, conn.oldest = {}, NEVER
         ids = list(fins)
         if is_blocked or now > deadline:
             if now > deadline and now - taken_at > conn.msg_timeout:

@@ -109,7 +109,13 @@ class Flow:
     @property
     def in_flight(self) -> int:
         """Number of messages delivered and not answered."""
-        return sum(partition.in_flight for partition in tuple(self._partitions.values()))
+        count = 0
+        for partition in tuple(self._partitions.values()):  # in one call, since it is counted for each message
+            if (conn := partition.conn) is not None:
+                count += len(conn.messages)
+            for conn in partition.replaced:
+                count += len(conn.messages)
+        return count
 
     @property
     def is_full(self) -> bool:

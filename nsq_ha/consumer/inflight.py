@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 IN_TIME: Final = 0.95
 """Share of the message timeout that counts: the server's clock started before the message arrived."""
 
-_NEVER: Final = math.inf, 0.0
+NEVER: Final = math.inf, 0.0
 
 UNANSWERED: Final = frozenset((State.QUEUED, State.HANDED_OUT, State.GIVING_UP))
 
@@ -262,7 +262,7 @@ class Subscription:
         self.handle: Any = None
         self.messages: dict[bytes, Message] = {}
         self.finished: dict[bytes, Stamp] = {}
-        self.oldest: tuple[float, float] = _NEVER
+        self.oldest: tuple[float, float] = NEVER
         self.recorded: list[Message] = []
         self.commands: list[Command] = []
         self.fins: SentFins = SentFins()
@@ -332,12 +332,6 @@ class Subscription:
         self.ready = count
         self.granted.grant(count)
         self.commands.append(WriteReady(count))
-
-    def write_finished(self) -> tuple[dict[bytes, Stamp], float, float]:
-        """Return what is finished, and the times of the oldest: the FINs are written now."""
-        finished, (deadline, taken_at) = self.finished, self.oldest
-        self.finished, self.oldest = {}, _NEVER
-        return finished, deadline, taken_at
 
     def repeated(self, count: int, now: float) -> None:
         """Record that nsqd delivered again what is in flight, which it may once in each message timeout."""

@@ -308,8 +308,10 @@ class ConsumerShell:
             self._plan(wake_at, now)
 
     def _write(self, conn: Subscription, now: float) -> None:
-        parts = [self.encoded(conn, command) for command in conn.commands]
-        conn.commands.clear()
+        parts = []
+        if conn.commands:
+            parts = [self.encoded(conn, command) for command in conn.commands]
+            conn.commands.clear()
         if conn.finished:
             parts.append(encode_fins(self.machine.written(conn, now, is_blocked=bool(self.clock.blocked_for(now)))))
         if conn.handle is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from nsq_ha.consumer.answers import HasFailed
+from nsq_ha.consumer.answers import FinishedCopy, HasFailed, Said
 from nsq_ha.consumer.inflight import Recipient, WriteFinish, WriteRequeue
-from nsq_ha.message import Message
-from tests.consumer.test_connections import ONE, Driven
+from nsq_ha.consumer.machine import Flooded
+from nsq_ha.message import Message, State
+from nsq_ha.policy.tls_renewal import Lifetime
+from tests.consumer.test_connections import LOST, ONE, Driven
 
 
 def message_of(driven: Driven, number: int = 1, timestamp: int = 1) -> Message:
@@ -85,3 +87,152 @@ def test_the_first_message_of_an_ordered_channel_may_come_twice() -> None:
     assert WriteFinish(first.id) in conn.commands
     arrive(driven, message_of(driven, 2))
     assert not conn.may_repeat
+
+
+# ------------------------------------------------------------ what is answered late
+
+
+def redelivered(driven: Driven) -> tuple[Message, Message]:
+    """Return a message that a task has for too long, and the delivery that waits after it."""
+    arrive(driven, message_of(driven))
+    late = take(driven)
+    driven.now += 4.5
+    again = message_of(driven)
+    arrive(driven, again)
+    assert late.state is State.ORPHANED
+    return late, again
+
+
+def test_a_late_fin_finishes_the_delivery_that_waits() -> None:
+    driven = reading()
+    late, again = redelivered(driven)
+    late.answered = True
+    driven.machine.finish_orphan(late, driven.now)
+    driven.machine.settle(driven.now)
+    assert again.answered
+    assert driven.machine.take(Recipient(), driven.now) is None
+    assert driven.machine.written(driven.used(), driven.now) == [again.id]
+
+
+def test_a_late_requeue_is_that_of_the_delivery_that_waits() -> None:
+    driven = reading()
+    late, again = redelivered(driven)
+    assert driven.machine.requeue(late, 1.0, driven.now)
+    assert again.answered
+    assert not driven.used().messages
+
+
+def test_a_message_that_waits_for_too_long_is_not_handed_out() -> None:
+    driven = reading()
+    arrive(driven, message_of(driven))
+    driven.now += 4.5
+    arrive(driven, message_of(driven))
+    driven.machine.settle(driven.now)
+    assert take(driven) is driven.used().messages[message_of(driven).id]
+    assert driven.machine.take(Recipient(), driven.now) is None
+    driven.now += 4.5
+    arrive(driven, message_of(driven, 2))
+    driven.now += 4.5
+    arrive(driven, message_of(driven, 3))
+    assert any("no task takes them" in each.text for each in driven.took(Said))
+
+
+def test_a_handler_answers_the_copy_that_came_over_another_connection() -> None:
+    driven = reading()
+    handlers = Recipient(is_handler=True)
+    arrive(driven, message_of(driven))
+    message = take(driven, handlers)
+    driven.subscriptions.lost(driven.used(), LOST, driven.now)
+    assert driven.machine.held_bytes() == 1
+    driven.after(1.0)
+    conn = driven.subscribe()
+    arrive(driven, message_of(driven))
+    assert not driven.machine.queue
+    message.answered = True
+    driven.machine.finish(conn, message)
+    driven.machine.written(conn, driven.now)
+    assert driven.part.counts.finished_unhandled == 1
+
+
+def test_so_does_one_that_came_over_a_connection_that_was_replaced() -> None:
+    driven = reading()
+    arrive(driven, message_of(driven))
+    message = take(driven, Recipient(is_handler=True))
+    first = driven.used()
+    first.lifetime = Lifetime(driven.now - 3.0, 5.0, 0.0)
+    driven.subscriptions.tick(driven.now)
+    second = driven.subscribe()
+    driven.subscriptions.stopped(first, driven.now)
+    arrive(driven, message_of(driven))
+    assert second.messages == {message.id: message}
+    assert not first.messages
+
+
+def test_a_refused_fin_is_of_no_effect_and_the_message_is_finished_unhandled() -> None:
+    driven = reading()
+    conn = driven.used()
+    arrive(driven, message_of(driven))
+    message = take(driven)
+    message.answered = True
+    driven.machine.finish(conn, message)
+    driven.machine.written(conn, driven.now)
+    driven.machine.fin_refused(conn, message.id, driven.now)
+    driven.machine.fin_refused(conn, b"unknown", driven.now)
+    arrive(driven, message_of(driven))
+    assert len(driven.took(FinishedCopy)) == 1
+
+
+def test_more_than_was_asked_for_ends_the_connection() -> None:
+    driven = reading()
+    conn = driven.used()
+    driven.machine.flow.share(driven.now)
+    driven.now += 60.0
+    arrive(driven, *(message_of(driven, number) for number in range(1, 400)))
+    (flood,) = driven.took(Flooded)
+    assert flood.conn is conn
+
+
+# ------------------------------------------------------------ touching, and the end
+
+
+def test_nsqd_keeps_a_touched_message_for_a_limited_time() -> None:
+    driven = reading(auto_touch=True)
+    arrive(driven, message_of(driven))
+    take(driven)
+    for _ in range(60):
+        driven.now += 0.5
+        driven.machine.tick(driven.now, is_awaited=False)
+    assert sum("nsqd keeps a touched message at most" in each.text for each in driven.took(Said)) == 1
+
+
+def test_a_close_soon_after_an_interruption_was_a_shutdown() -> None:
+    driven = reading()
+    arrive(driven, message_of(driven), message_of(driven, 2))
+    driven.machine.interrupted(take(driven), driven.now)
+    other = take(driven)
+    driven.machine.close(driven.now)
+    (left,) = driven.machine.returned()
+    driven.machine.hand_back(left, driven.now, waits=True)
+    driven.machine.take_back(other, "its handler was cancelled", driven.now)
+    driven.machine.take_back(other, "answered already", driven.now)
+    assert driven.machine.unanswered == 0
+    assert driven.took(HasFailed) == []
+
+
+def test_a_failed_task_returns_what_it_has_and_a_plain_nsqd_gets_all_back() -> None:
+    driven = Driven(max_in_flight=4)
+    driven.view({0: ONE}, plain=True)
+    conn = driven.subscribe()
+    arrive(driven, message_of(driven), message_of(driven, 2), message_of(driven, 3))
+    gone = Recipient()
+    take(driven, gone)
+    take(driven)
+    gone.is_over = gone.has_failed = True
+    driven.machine.close(driven.now)
+    assert conn.kept == (3, 3)
+    driven.machine.return_failed(driven.now)
+    assert len(conn.messages) == 2
+    driven.machine.cut_off(conn, driven.now)
+    driven.machine.reject(conn)
+    assert conn.kept == (0, 0)
+    assert not conn.messages
