@@ -29,7 +29,6 @@ from nsq_ha.consumer.actions import (
     StopMessages,
     Unreadable,
 )
-from nsq_ha.consumer.inflight import Stage
 from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.reports import ConsumerReports
 from nsq_ha.consumer.source import Source
@@ -40,7 +39,6 @@ from nsq_ha.engine.waiting import is_foreign, uninterrupted
 from nsq_ha.errors import (
     ConnectError,
     ConnectionLostError,
-    LocalProtocolError,
     NoLeaderError,
     NsqError,
     ProtocolError,
@@ -58,7 +56,7 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.options.config import ConsumerConfig
-    from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+    from nsq_ha.policy.topology import Node, TopicView
 
 CUT_OFF_TIMEOUT: Final = 1.0
 """Seconds that the end of a consumer waits for nsqd to stop sending, if no close has waited for it as long."""
@@ -236,7 +234,7 @@ class Connecting:
         return ConnectionLostError(f"unexpected error while consuming: {error!r}")
 
     async def _connect(self, conn: Subscription) -> None:
-        node, number = _node(conn), conn.partition.number
+        node, number = conn.node, conn.partition.number
         siblings, view = self._watch.siblings, self._watch.view
         check = None
         if conn.replaces is None and siblings is not None and view is not None:
@@ -261,7 +259,7 @@ class Connecting:
 
     async def _opened(self, conn: Subscription, node: Node) -> Connection:
         """Connect to ``node``, with the heartbeats that the event loop can answer."""
-        meta, heartbeats, config = self._meta(), self._shell.heartbeats, self._config
+        meta, heartbeats, config = conn.meta, self._shell.heartbeats, self._config
         interval = heartbeats.interval
         if interval != config.heartbeat_interval:
             config = dataclasses.replace(config, heartbeat_interval=interval)
@@ -307,7 +305,7 @@ class Connecting:
         conn.source = Source(self._shell, conn, self._watch.topic, self._channel, nsqd)
 
     async def _send_sub(self, connection: Connection, conn: Subscription, start: str | None) -> None:
-        meta, topic, number = self._meta(), self._watch.topic, conn.partition.number
+        meta, topic, number = conn.meta, self._watch.topic, conn.partition.number
         if not meta.is_partitioned:
             command: Sub | SubOrdered | SubAdvanced = Sub(topic, self._channel, None)
         elif conn.is_ordered:
@@ -316,12 +314,6 @@ class Connecting:
             command = SubAdvanced(topic, self._channel, number, start)
         layout = layout_for(detail=meta.is_partitioned, ext=meta.is_partitioned and meta.extend_support)
         await connection.subscribe(command, conn.source, layout)
-
-    def _meta(self) -> TopicMeta:
-        view = self._watch.view
-        if view is None or view.meta is None:
-            raise LocalProtocolError("internal error: no leader to subscribe to")
-        return view.meta
 
     def _reader(self, partition: ReadPartition) -> Reader:
         if partition.handle is None:
@@ -419,10 +411,3 @@ class Connecting:
         await asyncio.gather(*tasks, return_exceptions=True)
         for connection in connections:
             await connection.ended()
-
-
-def _node(conn: Subscription) -> Node:
-    node = conn.node
-    if node is None or conn.stage is Stage.CLOSED:
-        raise ConnectionLostError("no longer needed")
-    return node

@@ -16,6 +16,7 @@ from nsq_ha.policy.overrun import Granted
 from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.redelivery import SentFins
 from nsq_ha.policy.timing import Outage
+from nsq_ha.policy.topology import Node, TopicMeta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from nsq_ha.errors import NsqError
     from nsq_ha.policy.redelivery import Stamp
     from nsq_ha.policy.tls_renewal import Lifetime
-    from nsq_ha.policy.topology import Node, TopicMeta
 
 IN_TIME: Final = 0.95
 """Share of the message timeout that counts: the server's clock started before the message arrived."""
 
 NEVER: Final = math.inf, 0.0
+
+_NOWHERE: Final = Node("", 0, 0), TopicMeta(1)
 
 UNANSWERED: Final = frozenset((State.QUEUED, State.HANDED_OUT, State.GIVING_UP))
 
@@ -201,10 +203,12 @@ class Subscription:
         is_ordered: The channel is read in order: one message in flight.
         is_returned_at_end: nsqd requeues unanswered messages when the connection ends. A plain one waits for their
             timeout.
-        node: The nsqd.
+        led: The nsqd, and the topic's settings.
         replaces: The connection to the same nsqd that it is to replace.
 
     Attributes:
+        node: The nsqd.
+        meta: The topic's settings.
         stage: How far it is.
         lifetime: How long nsqd can write to it. None for no limit.
         is_stopping: CLS was sent, or is going to be: no new message comes after its answer.
@@ -244,11 +248,12 @@ class Subscription:
         *,
         is_ordered: bool,
         is_returned_at_end: bool = True,
-        node: Node | None = None,
+        led: tuple[Node, TopicMeta] = _NOWHERE,
         replaces: Subscription | None = None,
     ) -> None:
         self.partition: ReadPartition = partition
-        self.node: Node | None = node
+        self.node: Node = led[0]
+        self.meta: TopicMeta = led[1]
         self.replaces: Subscription | None = replaces
         self.stage: Stage = Stage.OPENING
         self.lifetime: Lifetime | None = None

@@ -245,8 +245,7 @@ class ConsumerMachine(Returns):
             return False
         message.state = State.ORPHANED
         conn = conn_of(message)
-        if conn.messages.get(message.id) is message:
-            del conn.messages[message.id]
+        del conn.messages[message.id]
         conn.partition.counts.timed_out += 1
         self.flow.freed(now)
         return True

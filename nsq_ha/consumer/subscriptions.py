@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.returns import Returns
     from nsq_ha.options.config import ConsumerConfig
-    from nsq_ha.policy.topology import Node, TopicView
+    from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
 SETTLED_INTERVALS: Final = 2
 """Heartbeat intervals after which a subscription counts as working."""
@@ -269,26 +269,22 @@ class Subscriptions:
         if now < partition.retry_at:
             self._wake(partition.retry_at)
         elif partition.led is not None:
-            self._open(partition, partition.led[0], None)
+            self._actions.append(LookUps("if old"))  # if the node is gone, the lookup names another one
+            self._open(partition, partition.led, None)
         elif not self.is_unlisted(partition):
             view = self.view
             name, cause = (self._topic, "") if view is None else (view.name_of(partition.number), view.cause)
             self._fail(partition, NoLeaderError(f"{name} has no leader now{cause}"), None, now)
 
-    def _open(self, partition: ReadPartition, node: Node, replaces: Subscription | None) -> None:
-        _, meta = partition.led or (node, None)
-        ordered = self._config.ordered
-        if replaces is not None:
-            is_ordered, is_returned = replaces.is_ordered, replaces.is_returned_at_end
-        else:
-            assert meta is not None  # noqa: S101 - for the type: there is a leader
-            is_ordered, is_returned = meta.ordered if ordered == "auto" else ordered, meta.is_partitioned
-        conn = Subscription(
-            partition, is_ordered=is_ordered, is_returned_at_end=is_returned, node=node, replaces=replaces
+    def _open(self, partition: ReadPartition, led: tuple[Node, TopicMeta], replaces: Subscription | None) -> None:
+        meta, ordered = led[1], self._config.ordered
+        partition.opening = conn = Subscription(
+            partition,
+            is_ordered=meta.ordered if ordered == "auto" else ordered,
+            is_returned_at_end=meta.is_partitioned,
+            led=led,
+            replaces=replaces,
         )
-        partition.opening = conn
-        if replaces is None:
-            self._actions.append(LookUps("if old"))  # if the node is gone, the lookup names another one
         self._actions.append(Connect(conn))
 
     def opened(self, conn: Subscription, now: float) -> bool:
@@ -297,7 +293,7 @@ class Subscriptions:
             return False
         conn.stage = Stage.SUBSCRIBING
         partition, node = conn.partition, conn.node
-        if conn.replaces is None and node is not None:
+        if conn.replaces is None:
             reason = ConnectionLostError(f"left for {node.address}, which leads now")
             for each in partition.conns:
                 if each is partition.conn or each.node != node:
@@ -454,8 +450,8 @@ class Subscriptions:
         elif phase is Phase.DUE:
             if now < partition.replace_at:
                 self._wake(partition.replace_at)
-            elif conn.node is not None:
-                self._open(partition, conn.node, conn)
+            else:
+                self._open(partition, (conn.node, conn.meta), conn)
         else:
             self._stop(conn)
             if is_over:
@@ -463,8 +459,9 @@ class Subscriptions:
 
     def _expire(self, partition: ReadPartition, conn: Subscription, now: float) -> None:
         """Leave a connection over which nothing more arrives, and which could not be replaced."""
-        address = "" if conn.node is None else conn.node.address
-        reason = ConnectionLostError(f"closed the connection to {address}: nsqd can no longer write to this connection")
+        reason = ConnectionLostError(
+            f"closed the connection to {conn.node.address}: nsqd can no longer write to this connection"
+        )
         if conn.is_outstanding(now):
             self._actions.append(PartitionEvent("disconnected", partition, error=reason))
             self._drain(conn, now)

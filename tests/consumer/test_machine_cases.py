@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from nsq_ha.consumer import choice
+from nsq_ha.consumer.actions import Disconnect
 from nsq_ha.consumer.answers import FinishedCopy, HasFailed, Said
 from nsq_ha.consumer.inflight import Recipient, WriteFinish, WriteRequeue
 from nsq_ha.consumer.machine import Flooded
@@ -236,3 +238,67 @@ def test_a_failed_task_returns_what_it_has_and_a_plain_nsqd_gets_all_back() -> N
     driven.machine.reject(conn)
     assert conn.kept == (0, 0)
     assert not conn.messages
+
+
+# ------------------------------------------------------------ how much is asked for
+
+
+def test_a_rate_below_one_in_a_message_timeout_asks_just_before_the_turn() -> None:
+    driven = reading(max_rate=0.05)
+    flow = driven.machine.flow
+    taken = 0
+    while driven.now < 160.0:
+        driven.machine.tick(driven.now, is_awaited=True)
+        driven.machine.settle(driven.now)
+        if driven.used().ready and not driven.used().messages:
+            arrive(driven, message_of(driven, 1 + taken))
+        message = driven.machine.take(Recipient(), driven.now)
+        if message is not None:
+            taken += 1
+            message.answered = True
+            driven.machine.finish(driven.used(), message)
+            driven.machine.written(driven.used(), driven.now)
+        driven.now += 0.5
+    assert 1 <= taken <= 4
+    assert flow.limited_seconds > 0.0
+
+
+def test_nothing_is_asked_for_after_the_end() -> None:
+    driven = reading()
+    driven.machine.flow.share(driven.now)
+    assert not driven.machine.flow.is_full
+    driven.machine.close(driven.now)
+    ready = driven.used().ready
+    driven.machine.set_max_in_flight(100, driven.now)
+    assert driven.used().ready == ready
+
+
+def test_which_partitions_must_be_subscribed() -> None:
+    driven = reading()
+    assert choice.needed(driven.config, driven.subscriptions.view) == {0}
+    assert choice.needed(driven.config, None) == set()
+    driven = Driven()
+    driven.view({0: ONE}, plain=True, last_known={1: ONE})
+    assert choice.needed(driven.config, driven.subscriptions.view) == {0}
+    assert choice.wanted(driven.config, driven.subscriptions.view) == {0, 1}
+    driven.view({}, plain=True)
+    assert driven.took(Disconnect)[0].reason.args == ("no longer needed",)
+
+
+def test_a_second_delivery_in_the_queue_takes_the_place_of_the_first() -> None:
+    driven = reading()
+    arrive(driven, message_of(driven))
+    again = message_of(driven)
+    arrive(driven, again)
+    assert take(driven) is again
+    assert driven.machine.take(Recipient(), driven.now) is None
+
+
+def test_a_handler_that_takes_too_long_is_warned_about_when_its_message_comes_again() -> None:
+    driven = reading()
+    arrive(driven, message_of(driven))
+    take(driven, Recipient(is_handler=True))
+    driven.now += 4.5
+    arrive(driven, message_of(driven))
+    assert any("takes longer than msg_timeout" in each.text for each in driven.took(Said))
+    assert not driven.machine.queue
