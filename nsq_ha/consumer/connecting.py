@@ -70,23 +70,6 @@ _STRAGGLE: Final = 0.02
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
-class Reader:
-    """What the connections of one partition share: how it starts, and what checks its messages.
-
-    Attributes:
-        start: Prepares its channel.
-        receiver: Takes what arrives.
-    """
-
-    def __init__(
-        self, watch: TopicWatch, channel: str, number: int, config: ConsumerConfig, shell: ConsumerShell
-    ) -> None:
-        self.start: Start = Start(watch, channel, number, config)
-        self.receiver: Receiver = Receiver(
-            watch.topic, watch.name_of(number), self.start, shell, skipping_of(config.skip_header, config.ext_filter)
-        )
-
-
 class Connecting:
     """The connections of one consumer.
 
@@ -156,7 +139,7 @@ class Connecting:
         """Take what the nsqlookupds say."""
         if not view.exists:
             for partition in self._shell.machine.partitions.values():
-                self._reader(partition).start.forget()
+                self._receiver(partition).start.forget()
         self._view = None
         try:
             self._subscriptions.viewed(view, monotonic())
@@ -263,7 +246,7 @@ class Connecting:
         interval = heartbeats.interval
         if interval != config.heartbeat_interval:
             config = dataclasses.replace(config, heartbeat_interval=interval)
-        callbacks = self._reader(conn.partition).receiver.callbacks(conn, partial(self._lost, conn))
+        callbacks = self._receiver(conn.partition).callbacks(conn, partial(self._lost, conn))
         try:
             return await self._approach.open(
                 node, lambda: Connection.open(config, node, callbacks, extend_support=meta.extend_support)
@@ -276,7 +259,7 @@ class Connecting:
 
     async def _subscribe(self, conn: Subscription, connection: Connection, node: Node) -> None:
         """Subscribe; messages arrive with the connection's source."""
-        start = self._reader(conn.partition).start
+        start = self._receiver(conn.partition).start
         async with self._approach.asking(node):
             position = await start.prepare(node, is_ordered=conn.is_ordered)
         conn.may_repeat |= start.is_set
@@ -315,11 +298,19 @@ class Connecting:
         layout = layout_for(detail=meta.is_partitioned, ext=meta.is_partitioned and meta.extend_support)
         await connection.subscribe(command, conn.source, layout)
 
-    def _reader(self, partition: ReadPartition) -> Reader:
+    def _receiver(self, partition: ReadPartition) -> Receiver:
+        """Return what the connections of a partition share."""
         if partition.handle is None:
-            partition.handle = Reader(self._watch, self._channel, partition.number, self._config, self._shell)
-        reader: Reader = partition.handle
-        return reader
+            watch, number, config = self._watch, partition.number, self._config
+            partition.handle = Receiver(
+                watch.topic,
+                watch.name_of(number),
+                Start(watch, self._channel, number, config),
+                self._shell,
+                skipping_of(config.skip_header, config.ext_filter),
+            )
+        receiver: Receiver = partition.handle
+        return receiver
 
     def _lost(self, conn: Subscription, error: NsqError) -> None:
         """Take the end of a connection; one that is not subscribed yet fails its attempt."""
@@ -345,6 +336,7 @@ class Connecting:
 
     async def _abandon(self, conn: Subscription) -> None:
         await self.cut_off((conn,))
+        self._cutting.pop(conn, None)
         self._subscriptions.end(conn, ConnectionLostError("no longer needed"), monotonic())
         self._shell.drain()
 

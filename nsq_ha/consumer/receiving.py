@@ -38,12 +38,15 @@ class Receiver:
         start: Checks the first messages after a start position.
         shell: Takes the messages.
         skipping: Decides which messages are finished unhandled. None hands out all.
+
+    Attributes:
+        start: As given.
     """
 
     def __init__(self, topic: str, name: str, start: Start, shell: ConsumerShell, skipping: Skipping | None) -> None:
         self._topic = topic
         self._name = name
-        self._start = start
+        self.start: Start = start
         self._shell = shell
         self._skipping = skipping
         self._requeued = FewLines()
@@ -63,8 +66,8 @@ class Receiver:
 
     def _messages(self, messages: list[Message]) -> None:
         conn: Subscription = messages[0].source.conn  # type: ignore[attr-defined]  # it is a Source
-        if self._start.is_checked:
-            self._start.check(messages)
+        if self.start.is_checked:
+            self.start.check(messages)
         if self._skipping is not None and not (messages := self._without_skipped(messages, conn, self._skipping)):
             return
         conn.partition.counts.lag_ns = max(time_ns() - messages[-1].timestamp_ns, 0)
