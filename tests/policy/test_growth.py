@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,15 +33,12 @@ def test_a_channel_is_paused_only_if_it_is_paused_everywhere() -> None:
     assert lacking(LedPartition(0, {}), [LedPartition(5, A), LedPartition(5, paused)]) == {"a": False}
 
 
-def test_a_partition_that_was_in_use_is_left_alone() -> None:
-    assert not is_new(1, LedPartition(1, A), first=2)
-
-
 def test_a_partition_is_new_if_it_came_later_or_is_empty_or_has_no_lasting_channel() -> None:
     assert is_new(2, LedPartition(1, A), first=2)
     assert is_new(1, LedPartition(0, A), first=2)
     assert is_new(1, LedPartition(1, {}), first=2)
     assert is_new(1, LedPartition(1, {"replay#ephemeral": False}), first=2)
+    assert not is_new(1, LedPartition(1, A), first=2)
 
 
 @given(held, st.lists(held))
@@ -80,26 +78,21 @@ def test_a_number_that_grows_waits() -> None:
     assert (count.used, count.is_pending, count.take(16.0)) == (4, False, None)
 
 
-def test_a_number_that_falls_is_used_at_once() -> None:
+@pytest.mark.parametrize(
+    ("found", "at", "taken"),
+    [
+        pytest.param([(10.0, 2)], 10.0, (4, 2), id="falls: at once"),
+        pytest.param([(10.0, 6), (11.0, 4)], 11.0, None, id="grows, and is taken back"),
+        pytest.param([(10.0, 5), (14.0, 6)], 18.9, None, id="grows again: waits again"),
+        pytest.param([(10.0, 5), (14.0, 6)], 19.0, (4, 6), id="and is used then"),
+    ],
+)
+def test_a_number_that_changes_again(found: list[tuple[float, int]], at: float, taken: tuple[int, int] | None) -> None:
     count = counting(4)
-    count.found(2, 10.0, 5.0)
-    assert count.take(10.0) == (4, 2)
-
-
-def test_a_growth_that_is_taken_back_changes_nothing() -> None:
-    count = counting(2)
-    count.found(4, 10.0, 5.0)
-    count.found(2, 11.0, 5.0)
-    assert count.take(11.0) is None
-    assert (count.used, count.is_pending) == (2, False)
-
-
-def test_a_further_growth_waits_again() -> None:
-    count = counting(2)
-    count.found(3, 10.0, 5.0)
-    count.found(4, 14.0, 5.0)
-    assert count.take(18.9) is None
-    assert count.take(19.0) == (2, 4)
+    for now, number in found:
+        count.found(number, now, 5.0)
+    assert count.take(at) == taken
+    assert (count.used, count.is_pending) == (4 if taken is None else taken[1], at == 18.9)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.floats(0.0, 4.0)), min_size=1))

@@ -137,23 +137,13 @@ async def test_of_many_partitions_each_leader_is_asked_once(cluster: Cluster) ->
     ]
 
 
-@pytest.mark.parametrize("channels", [["replay#ephemeral"], ["own"]])
-async def test_without_lasting_channels_of_others_nothing_is_asked(cluster: Cluster, channels: list[str]) -> None:
-    siblings = cluster.siblings(channel="own")
-    await cluster.check(siblings, 1, cluster.view(*channels))
+@pytest.mark.parametrize(("number", "channel"), [(2, "replay#ephemeral"), (2, "own"), (1, "billing")])
+async def test_one_partition_and_channels_of_nobody_else_cost_nothing(
+    cluster: Cluster, number: int, channel: str
+) -> None:
+    await cluster.check(cluster.siblings(channel="own"), number - 1, cluster.view(channel, number=number))
     assert cluster.lookupd.requests == []
     assert cluster.asked() == []
-
-
-async def test_a_topic_of_one_partition_costs_nothing(cluster: Cluster) -> None:
-    await cluster.check(cluster.siblings(), 0, cluster.view(number=1))
-    assert cluster.lookupd.requests == []
-
-
-async def test_a_second_partition_is_one_even_before_the_number_is_certain(cluster: Cluster) -> None:
-    view = cluster.view()
-    await cluster.check(cluster.siblings(), 1, replace(view, meta=TopicMeta(1)))
-    assert cluster.created() == [("/channel/create", "1", "billing")]
 
 
 # ---------------------------------------------------------------- what is created
@@ -192,7 +182,30 @@ async def test_the_number_of_partitions_at_the_first_check_counts(cluster: Clust
     assert cluster.created() == [("/channel/create", "1", "billing")]
 
 
-async def test_a_deleted_topic_begins_anew(cluster: Cluster) -> None:
+@pytest.mark.parametrize("case", ["behind", "deleted", "silent", "unled", "own", "uncertain"])
+async def test_it_gets_what_the_leaders_have_and_if_one_is_not_asked_what_the_nsqlookupd_lists(
+    cluster: Cluster, case: str
+) -> None:
+    view, siblings = cluster.view("billing", "deleted"), cluster.siblings()
+    created = ["billing"]
+    if case == "behind":  # the nsqlookupd does not list it yet
+        cluster.has(1, partition(1, "billing", messages=0))
+        view, created = cluster.view(), []
+    elif case == "silent":
+        await cluster.nsqds[0].stop()
+        created = ["billing", "deleted"]
+    elif case == "unled":
+        view, created = replace(view, leaders={1: cluster.nodes[1]}), ["billing", "deleted"]
+    elif case == "own":  # the consumer creates it by subscribing
+        cluster.has(0, partition(0, "billing", "own"))
+        siblings, view = cluster.siblings(channel="own"), cluster.view("billing", "own")
+    elif case == "uncertain":  # the number is not accepted yet
+        view = replace(view, meta=TopicMeta(1))
+    await cluster.check(siblings, 1, view)
+    assert cluster.created() == [("/channel/create", "1", name) for name in created]
+
+
+async def test_a_deleted_topic_begins_again(cluster: Cluster) -> None:
     siblings = cluster.siblings(first=1)
     await cluster.check(siblings)
     assert len(cluster.created()) == 1
@@ -225,34 +238,6 @@ async def test_so_does_a_check_that_runs_meanwhile(cluster: Cluster) -> None:
     assert check is not None
     await asyncio.wait({check})
     await cluster.check(siblings)
-    assert cluster.created() == [("/channel/create", "1", "billing")]
-
-
-async def test_the_nsqlookupd_may_be_behind_the_nsqds(cluster: Cluster) -> None:
-    cluster.has(1, partition(1, "billing", messages=0))
-    await cluster.check(cluster.siblings())
-    assert cluster.asked() == [("/stats",)]
-
-
-async def test_a_channel_that_only_the_nsqlookupd_still_lists_is_not_made_again(cluster: Cluster) -> None:
-    await cluster.check(cluster.siblings(), 1, cluster.view("billing", "deleted"))
-    assert cluster.created() == [("/channel/create", "1", "billing")]
-
-
-@pytest.mark.parametrize("gap", ["silent", "unled"])
-async def test_it_counts_if_not_all_leaders_can_be_asked(cluster: Cluster, gap: str) -> None:
-    view = cluster.view()
-    if gap == "silent":
-        await cluster.nsqds[0].stop()
-    else:
-        view = replace(view, leaders={1: cluster.nodes[1]})
-    await cluster.check(cluster.siblings(), 1, view)
-    assert cluster.created() == [("/channel/create", "1", "billing")]
-
-
-async def test_a_consumers_own_channel_is_left_to_it(cluster: Cluster) -> None:
-    cluster.has(0, partition(0, "billing", "own"))
-    await cluster.check(cluster.siblings(channel="own"), 1, cluster.view("billing", "own"))
     assert cluster.created() == [("/channel/create", "1", "billing")]
 
 
