@@ -24,8 +24,8 @@ from nsq_ha.producer.lanes import Lanes
 from nsq_ha.producer.reasons import no_leader
 from nsq_ha.producer.state import ConnectionStep, Lane, NsqdHealth, ProducerConn, PublishRequest
 
-MOVE_GRACE: Final = 0.2
-"""Seconds that the former leader has to answer, once a lookup names another one."""
+ANSWER_GRACE: Final = 0.2
+"""Seconds that a connection has to answer, once a lookup names another leader, or the leader has answered elsewhere."""
 
 LONGEST_PAUSE: Final = 0.25
 """Most seconds between two tries after refusals. Each is a single publish, and a leader should get writes soon after it
@@ -253,7 +253,7 @@ class Connections(Lanes):
         conn.lanes.pop(lane, None)
         conn.starved.pop(lane, None)
         if conn.owes(lane):
-            conn.leaving[lane] = now + MOVE_GRACE
+            conn.leaving[lane] = now + ANSWER_GRACE
             self.wake(conn.leaving[lane])
         else:
             self._close_unused(conn, reason, now)

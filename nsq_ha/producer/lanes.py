@@ -34,10 +34,6 @@ NEEDS_PARTITIONS: Final = (
 )
 
 
-EXPIRED_AT_ONCE: Final = 200
-"""Most publishes that expire in one tick: each makes an error, and thousands may have begun together."""
-
-
 class Lanes(ABC):
     """Places, moves and ends publishes.
 
@@ -339,17 +335,12 @@ class Lanes(ABC):
 
     def expire(self, now: float) -> None:
         """End the requests whose time limit has passed."""
-        left = EXPIRED_AT_ONCE
         for limit, group in list(self.pending.items()):
             while group:
                 request = next(iter(group))
                 if request.deadline > now:
                     self.wake(request.deadline)
                     break
-                if not left:
-                    self.wake(now)
-                    return
-                left -= 1
                 topic, lane = self.topics[request.topic], request.lane
                 counts = topic.unsent if lane is None else lane.counts
                 counts.timed_out += request.count

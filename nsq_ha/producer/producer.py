@@ -290,10 +290,9 @@ class Producer(SingleUseClient):
         shell.use(request.topic)
         try:
             receipts: list[Receipt] = await shell.publish(request)
-        except BaseException:
+            return receipts
+        finally:
             shell.let_go(request)
-            raise
-        return receipts
 
     def _checked_request(self, topic: str, message: OutgoingMessage, defer: float | None, limit: float) -> PubRequest:
         """Return the request for a message that has more than a body and a key."""

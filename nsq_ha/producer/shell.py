@@ -361,13 +361,9 @@ class ProducerShell:
 
     # ------------------------------------------------------------ lookups and time
 
-    def _viewed(self, topic: ProducerTopic, view: TopicView) -> None:
-        try:
-            self._ask_lookups(topic)
-            self.machine.viewed(topic, view, self.clock())
-        except Exception as error:  # noqa: BLE001 - the next tick tries again
-            report_unexpected(log, topic.name, error)
-            self.machine.wake(self.clock() + _AFTER_AN_ERROR)
+    def _viewed(self, topic: ProducerTopic, _: TopicView) -> None:
+        self.machine.wake(self.clock() + _AFTER_AN_ERROR)  # an error ends this call, and a tick tries again
+        self._ask_lookups(topic)
         self.drain()
 
     def _unwatched(self, topic: ProducerTopic, error: ClosedError) -> None:
@@ -380,7 +376,7 @@ class ProducerShell:
         watch = self.watches.get(topic.name)
         if watch is not None:
             topic.lookup_error, topic.lookupds = watch.error, watch.lookupds
-            if topic.view is None and watch.view is not None:
+            if watch.view is not None and watch.view is not topic.view:
                 self.machine.viewed(topic, watch.view, self.clock())
 
     def _tick(self, now: float) -> None:

@@ -13,18 +13,12 @@ from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ResponseT
 from nsq_ha.policy import liveness
 from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, STALLED_AFTER, stalled_at
 from nsq_ha.producer.actions import LookUp, Report
-from nsq_ha.producer.connections import Connections
+from nsq_ha.producer.connections import ANSWER_GRACE, Connections
 from nsq_ha.producer.reasons import leader_name
-from nsq_ha.producer.state import ConnectionStep, Lane, ProducerConn, PublishRequest
-
-_ASK_GRACE: Final = 0.25
-"""Seconds that a silent connection has to answer after all, once the leader has answered over another one."""
+from nsq_ha.producer.state import FIRST_PROBE, ConnectionStep, Lane, ProducerConn, PublishRequest
 
 _LOOK_EVERY: Final = 0.25
 """Seconds between two looks at a silent connection."""
-
-_REFRESHED_EVERY: Final = 1.0
-"""Seconds between two lookups because of a leader that does not answer."""
 
 
 class Silence(Connections):
@@ -91,7 +85,7 @@ class Silence(Connections):
         lanes = [lane for lane in conn.lanes if lane.conn is conn]
         is_due = now >= conn.refresh_at
         if is_due:
-            conn.refresh_at = now + _REFRESHED_EVERY
+            conn.refresh_at = now + FIRST_PROBE
         if conn.node.is_plain:
             conn.nsqd.suspect(now)
         for lane in lanes:
@@ -147,7 +141,7 @@ class Silence(Connections):
     def answered_elsewhere(self, conn: ProducerConn, silent: ProducerConn, *, works: bool, now: float) -> None:
         """Take that nsqd has answered a question: if it works, the silent connection gets a moment."""
         if works and silent.step is ConnectionStep.OPEN and silent.is_doubted:
-            silent.grace_until = now + _ASK_GRACE
+            silent.grace_until = now + ANSWER_GRACE
             self.wake(silent.grace_until)
         self.drop(conn, ConnectionLostError("the question is over"), now)
 

@@ -28,7 +28,7 @@ from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicView
 
 FIRST_PROBE: Final = 1.0
-"""Seconds from a failure until a partition or an nsqd that others are preferred to is tried again."""
+"""Seconds from a failure until a partition or an nsqd that others are preferred to is tried again, or looked up."""
 
 LONGEST_PROBE: Final = 30.0
 """Most seconds between two attempts to connect to an nsqd while others work."""

@@ -37,7 +37,7 @@ async def test_the_end_of_the_connection_to_an_old_leader_does_not_delay_the_new
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is reported while the connection to the new leader is being opened."""
-    monkeypatch.setattr(connections, "MOVE_GRACE", 0.05)
+    monkeypatch.setattr(connections, "ANSWER_GRACE", 0.05)
     old, new = stage.nsqds[:2]
     old.script = holding = Holding()
     stage.lead({0: old})
