@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Self, cast
 
@@ -249,13 +249,16 @@ class TcpStream(asyncio.BufferedProtocol):
         if transport is None or self._fd is None or self.is_paused:
             self.write_now(b"".join(parts))  # TLS and codecs need the bytes themselves
             return
-        if self.is_closing():
-            return
+        if not self.is_closing():
+            self._send(parts if transport.get_write_buffer_size() else _unsent(self._fd, parts))
+
+    def _send(self, parts: Iterable[bytes | memoryview]) -> None:
+        """Write parts, until the end is decided."""
         try:
-            for part in parts if transport.get_write_buffer_size() else _unsent(self._fd, parts):
-                transport.write(part)
-                if self.is_closing():
+            for part in parts:
+                if self._transport is None or self.is_closing():
                     return
+                self._transport.write(self._codec.compress(bytes(part)) if self._codec else part)
         except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
             self._failed(error)
 
@@ -275,13 +278,7 @@ class TcpStream(asyncio.BufferedProtocol):
             return
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
-        transport = self._transport
-        if transport is None or self.is_closing():
-            return
-        try:
-            transport.write(self._codec.compress(data) if self._codec else data)
-        except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
-            self._failed(error)
+        self._send((data,))
 
     def close(self) -> None:
         """Send buffered data, then close; ``on_lost`` follows."""

@@ -73,15 +73,12 @@ class ProducerMachine(Topics):
         """Take that the socket has no space; perhaps the last write was not sent to its end."""
         conn.is_full = True
         conn.cut = conn.sent[-1] if is_cut and conn.sent else None
-        self._starve(conn)
+        conn.starved.update(dict.fromkeys(lane for lane in conn.lanes if lane.ready))
 
     def writable(self, conn: ProducerConn) -> None:
         """Take that the socket has space again."""
         conn.is_full, conn.cut = False, None
         self._feed(conn)
-
-    def _starve(self, conn: ProducerConn) -> None:
-        conn.starved.update(dict.fromkeys(lane for lane in conn.lanes if lane.ready))
 
     def _feed(self, conn: ProducerConn) -> None:
         self.dirty.update(conn.starved)

@@ -100,7 +100,7 @@ class Silence(Connections):
     def _doubt(self, conn: ProducerConn, reason: NsqError, now: float) -> None:
         """Ask over another connection whether the leader answers, or just leave this one if nobody waits."""
         conn.is_doubted = True
-        if not conn.is_awaited:
+        if not conn.awaited():
             lanes = list(conn.lanes)
             self.drop(conn, reason, now, is_fault=False)
             for lane in lanes:
@@ -124,7 +124,7 @@ class Silence(Connections):
         if silent is None:
             self.start(conn, now)
             return []
-        awaited = [request for request in silent.own() if not request.is_over]
+        awaited = silent.awaited()
         if silent.step is not ConnectionStep.OPEN or not silent.is_doubted or not awaited:
             self.drop(conn, ConnectionLostError("the question is over"), now)
             return []

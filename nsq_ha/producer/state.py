@@ -249,14 +249,13 @@ class ProducerConn:
         """Return what is unanswered here and was not written again, each once, in its order."""
         return [request for request in dict.fromkeys(self.sent) if request.conn is self]
 
+    def awaited(self) -> list[PublishRequest]:
+        """Return those of them whose callers wait."""
+        return [request for request in self.own() if not request.is_over]
+
     def owes(self, lane: Lane | None = None) -> bool:
         """Return whether answers are due: any, or those to one lane."""
         return any(request.conn is self and lane in (None, request.lane) for request in self.sent)
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether the caller of an unanswered publish waits."""
-        return any(request.conn is self and not request.is_over for request in self.sent)
 
     def orphan(self, request: PublishRequest, lane: Lane) -> None:
         """Record that what is unanswered here is written again, or is stored already."""
