@@ -45,12 +45,6 @@ async def test_every_metric_is_read(stage: Stage, reader: InMemoryMetricReader) 
     assert dict(delivered.attributes) == {"client": "consumer-1", "topic": TOPIC, "channel": "ch", "partition": "0"}
 
 
-async def test_nothing_is_read_once_it_is_off(stage: Stage, reader: InMemoryMetricReader) -> None:
-    async with stage.producer():
-        telemetry.disable()
-        assert points(reader) == {}
-
-
 async def test_a_second_switch_on_makes_no_second_instruments(
     stage: Stage, reader: InMemoryMetricReader, caplog: pytest.LogCaptureFixture
 ) -> None:

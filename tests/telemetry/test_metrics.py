@@ -229,15 +229,6 @@ def test_a_port_that_is_in_use_is_named(server: prometheus.MetricsServer) -> Non
         prometheus.serve(70_000)
 
 
-def test_it_stops_twice_and_can_be_served_again() -> None:
-    server = prometheus.serve(0)
-    port = int(server.url.split(":")[2].partition("/")[0])
-    server.close()
-    server.close()
-    with prometheus.serve(port) as again:
-        assert again.url == server.url
-
-
 def test_half_sent_requests_take_few_threads_and_lock_nobody_out(server: prometheus.MetricsServer) -> None:
     """Each took a thread and a descriptor of the program, for as long as somebody wrote a byte now and then."""
     address = ("127.0.0.1", int(server.url.split(":")[2].partition("/")[0]))

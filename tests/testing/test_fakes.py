@@ -232,13 +232,6 @@ async def test_a_message_is_given_up_into_a_fake_producer() -> None:
     assert [each.attempts for each in consumer.finished] == [3]
 
 
-async def test_unanswered_messages_are_left_when_it_closes() -> None:
-    async with FakeConsumer() as consumer:
-        consumer.deliver(b"a", b"b")
-        await anext(consumer)
-    assert consumer.finished == []
-
-
 async def test_deliveries_are_checked() -> None:
     consumer = FakeConsumer()
     for bodies in ((), ("text",)):
