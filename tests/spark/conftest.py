@@ -13,7 +13,7 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_ext
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.session import local_session
-from tests.spark.streams import until
+from tests.devcluster.probes import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

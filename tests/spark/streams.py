@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,11 +75,3 @@ def channels_of(asked: BlockingCluster, topic: str) -> list[str]:
             return [channel.name for each in await nsqd.stats(topic) for channel in each.channels]
 
     return [name for node in set(asked.view(topic).leaders.values()) for name in asyncio.run(ask(node))]
-
-
-def until(done: Callable[[], object], limit: float = 20.0) -> None:
-    """Wait for what nothing announces."""
-    end = time.monotonic() + limit
-    while not done():
-        assert time.monotonic() < end
-        threading.Event().wait(0.02)

@@ -31,8 +31,8 @@ from nsq_ha.spark.ack.planner import AckPlanner, divided
 from nsq_ha.spark.ack.spool import Spool, SpoolFile, read_file
 from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import ReadOptions
+from tests.devcluster.probes import until
 from tests.spark.logs import Source
-from tests.spark.streams import until
 
 if TYPE_CHECKING:
     from nsq_ha.spark.cluster import BlockingCluster
@@ -232,12 +232,11 @@ class Other:
     """Another client of the channel, that takes messages and answers none."""
 
     def __init__(self, options: ReadOptions, topic: str) -> None:
-        self.topic, self.channel, self.partition = topic, "spool", 0
         host, _, port = options.nsqd[0].rpartition(":")
-        self.nsqd = options.nsqd[0]
         self.link = BlockingConnection(Node(host, int(port), 0), options.connection)
         self.link.open()
-        self.link.protocol.subscribe_to(self, layout_for(detail=False, ext=False))
+        source = Source(topic, "spool", 0, options.nsqd[0])
+        self.link.protocol.subscribe_to(source, layout_for(detail=False, ext=False))
         self.link.request(Sub(topic, "spool", None), time.monotonic() + 10.0)
         self.held: list[Message] = []
 
@@ -246,15 +245,6 @@ class Other:
         while len(self.held) < count:
             self.held += self.link.receive(time.monotonic() + 10.0).messages
         return [message.body for message in self.held]
-
-    def finish(self, message: Message) -> None:
-        raise AssertionError("it answers nothing")
-
-    def requeue(self, message: Message, delay: float | None) -> None:
-        raise AssertionError("it answers nothing")
-
-    def touch(self, message: Message) -> None:
-        raise AssertionError("it answers nothing")
 
 
 @pytest.fixture
@@ -309,28 +299,6 @@ def test_a_channel_whose_messages_others_hold_fails_a_query_that_is_to_read_all(
     other.take(10)
     with pytest.raises(ResponseTimeoutError, match=r"delivers nothing, but holds .* and 10 are in flight to other"):
         drained(plan(msgTimeout="1s"))
-
-
-def test_what_is_there_is_read_to_its_end_while_a_topic_is_being_written(
-    plan: Callable[..., AckPlanner], topic: str, publish: Publish
-) -> None:
-    publish(topic, 0, numbered(3000))
-    over = threading.Event()
-
-    def write() -> None:
-        for first in itertools.count(3000, 20):
-            if over.wait(0.02):
-                return
-            publish(topic, 0, numbered(20, first))
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        rows = list(itertools.chain(*drained(plan(maxOffsetsPerTrigger="500"))))
-    finally:
-        over.set()
-        writer.join()
-    assert sorted(rows)[:3000] == numbered(3000)
 
 
 def test_a_topic_that_no_nsqd_is_known_for_is_not_read_to_its_end(
@@ -426,17 +394,6 @@ def test_a_lost_connection_is_made_anew(
     until(lambda: set(read(planner, start, planner.latest(start))) == set(numbered(20)))
 
 
-def test_nobody_who_answers_is_an_error_in_the_end(tmp_path: Path) -> None:
-    given = {"nsqd": "127.0.0.1:1", "topic": "t", "channel": "c", "delivery": "ack"}
-    given |= {"spool": str(tmp_path), "fetchTimeout": "200ms", "fetchRetries": "1"}
-    planner = AckPlanner(ReadOptions.parse(given, "stream"))
-    try:
-        with pytest.raises(ResponseTimeoutError, match="does not answer"):
-            until(lambda: planner.latest(planner.initial()) == {})
-    finally:
-        planner.close()
-
-
 def test_a_server_that_refuses_for_good_fails_the_query(dev_cluster: DevCluster, tmp_path: Path) -> None:
     ordered = dev_cluster.create_topic(next(names), 1, ordered=True)
     planner = AckPlanner(options_for(dev_cluster, ordered, tmp_path))
@@ -483,35 +440,6 @@ def test_a_folder_that_is_not_the_checkpoints_is_data_loss(
     assert sorted(read(lossy, other, end)) == numbered(10)
 
 
-def test_a_folder_that_lost_its_newest_files_loses_no_new_message(
-    plan: Callable[..., AckPlanner], topic: str, publish: Publish
-) -> None:
-    lossy = plan(failOnDataLoss="false")
-    begun = lossy.initial()
-    start = {**begun, "file": 7}
-    assert lossy.latest(start) == begun, "a step back of its own"
-    assert lossy.ranges(start, begun) == []
-    publish(topic, 0, numbered(10))
-    assert list(itertools.chain(*drained(lossy, begun))) == numbered(10)
-
-
-def test_files_that_are_gone_are_data_loss(
-    plan: Callable[..., AckPlanner], topic: str, publish: Publish, tmp_path: Path
-) -> None:
-    publish(topic, 0, numbered(10))
-    planner = plan()
-    start = planner.initial()
-    until(lambda: planner.latest(start) != start)
-    end = planner.report()
-    for path in (tmp_path / "spool").glob("*.arrow"):
-        path.unlink()
-    with pytest.raises(DataLossError, match="cannot be read"):
-        read(planner, start, end)
-    planner.close()
-    with pytest.raises(DataLossError, match="the checkpoint is at file 1"):
-        plan().ranges(start, end)
-
-
 def test_a_batch_that_goes_back_is_refused(plan: Callable[..., AckPlanner], topic: str, publish: Publish) -> None:
     publish(topic, 0, numbered(10))
     planner = plan()
@@ -541,24 +469,6 @@ def test_a_file_that_comes_while_the_servers_say_that_nothing_is_left_is_read(
     monkeypatch.setattr(planner, "_is_drained", drained_after_a_last_file)
     with closing(planner):
         assert read(planner, start, planner.latest(start)) == [b"last"]
-
-
-@pytest.mark.slow
-def test_plain_nsqlookupds_name_the_nsqds_and_their_http_ports(tmp_path: Path) -> None:
-    with DevCluster(plain=True, nsqds=2, time_scale=0.02) as cluster:
-        for number, node in enumerate(cluster.nsqds):
-            base = cluster.http_address(node)
-            for path in ("/topic/create?topic=t", "/channel/create?topic=t&channel=c"):
-                assert httpx.post(base + path).status_code == 200
-            for body in numbered(50, 50 * number):
-                assert httpx.post(f"{base}/pub?topic=t", content=body).status_code == 200
-        until(lambda: all(len(producers(url)) == 2 for url in cluster.lookupd))
-        given = {"lookupd": ",".join(cluster.lookupd), "topic": "t", "channel": "c", "delivery": "ack"}
-        planner = AckPlanner(ReadOptions.parse({**given, "spool": str(tmp_path)}, "stream"))
-        try:
-            assert sorted(body for batch in drained(planner) for body in batch) == numbered(100)
-        finally:
-            planner.close()
 
 
 def test_without_nsqlookupds_the_known_nsqds_are_read_and_one_warning_says_so(

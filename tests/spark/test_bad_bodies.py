@@ -19,6 +19,8 @@ from tests.spark.logs import Source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
 WHEN: Final = datetime.datetime(2013, 1, 1, 5, 15, 0, 123_456, tzinfo=datetime.UTC)
 ID: Final = (5 << 50 | 9).to_bytes(8, "big") + (2**64 - 7).to_bytes(8, "big")
 SCHEMA: Final = "id bigint, carrier string"
@@ -102,12 +104,11 @@ def test_bad_rows_become_dead_letters(rows: DataFrame, *, envelope: bool) -> Non
     assert abs((origin.given_up_at - datetime.datetime.now(datetime.UTC)).total_seconds()) < 600
 
 
-@pytest.mark.parametrize("envelope", [False, True])
-def test_bad_rows_of_a_plain_nsqd_become_dead_letters(rows: DataFrame, *, envelope: bool) -> None:
+def test_bad_rows_of_a_plain_nsqd_become_dead_letters(rows: DataFrame) -> None:
     plain = rows.where("number = 2").withColumns(
         {"partition": f.lit(None).cast("int"), "trace_id": f.lit(None).cast("bigint")}
     )
-    (row,) = split_bad(decode_json(plain, SCHEMA), envelope=envelope).bad.collect()
+    (row,) = split_bad(decode_json(plain, SCHEMA)).bad.collect()
     origin = letter(row).provenance
     assert (origin.partition, origin.trace_id, origin.id) == (None, 0, ID)
 

@@ -139,17 +139,6 @@ def test_parts_of_a_log_fit_together_wherever_they_are_cut(dev_cluster: DevClust
 
 
 @pytest.mark.usefixtures("no_subscription")
-def test_bodies_of_a_megabyte_come_in_batches_of_few(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
-    topic = dev_cluster.create_topic("bulk_large")
-    bodies = [random.Random(number).randbytes(2**20 - number) for number in range(20)]
-    publish(asked, topic, [[body] for body in bodies])
-    given = options(asked, topic)
-    batches = list(read_ranges(plan(given, asked), given, ALL))
-    assert [value.as_py() for batch in batches for value in batch["value"]] == bodies
-    assert max(batch.num_rows for batch in batches) <= 17
-
-
-@pytest.mark.usefixtures("no_subscription")
 def test_a_fresh_tail_is_flushed_first(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
     topic = dev_cluster.create_topic("bulk_fresh", sync_every=100_000)
     given = options(asked, topic, fetchTimeout="10s")
@@ -160,17 +149,6 @@ def test_a_fresh_tail_is_flushed_first(dev_cluster: DevCluster, asked: BlockingC
         (after,) = plan(given, asked)
         part = replace(after, start=before.end)
         assert table(read_ranges([part], given, ALL))["value"].to_pylist() == [b"%d" % number, b"x", b"y"]
-
-
-@pytest.mark.usefixtures("no_subscription")
-def test_a_cleaned_log_is_read_from_its_start(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
-    topic = dev_cluster.create_topic("bulk_cleaned", sync_every=1)
-    publish(asked, topic, [[b"%d" % number] for number in range(100)])
-    dev_cluster.clean(topic, 0, 60)
-    given = options(asked, topic)
-    ranges = plan(given, asked)
-    assert ranges[0].start > 0
-    assert table(read_ranges(ranges, given, ALL))["value"].to_pylist() == [b"%d" % number for number in range(60, 100)]
 
 
 def test_a_log_that_begins_before_its_entries_is_read_by_a_subscription(
@@ -271,16 +249,6 @@ def test_rows_of_a_node_that_does_not_lead_never_leave(
     assert f"at offset {reached}: no progress" in str(failed.value)
 
 
-def test_without_a_leader_a_read_fails_in_time(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
-    topic = dev_cluster.create_topic("bulk_nobody", sync_every=1)
-    publish(asked, topic, [[b"a"]])
-    given = options(asked, topic, fetchTimeout="50ms", fetchRetries="1")
-    (part,) = plan(given, asked)
-    lost = replace(part, topic="bulk_unknown", leader=None)
-    with pytest.raises(ResponseTimeoutError, match=r"bulk_unknown-0 .* has no leader"):
-        list(read_ranges([lost], given, ALL))
-
-
 # ---------------------------------------------------------------- no bulk
 
 
@@ -313,22 +281,6 @@ def test_a_port_that_does_not_work_gives_one_warning_and_a_subscription(
     assert warning.startswith(
         f"fetch=bulk is not possible, so a subscription reads the rest: {ranges[0].name} at offset 0"
     )
-
-
-def test_a_server_that_does_not_know_the_call_is_a_warning(
-    dev_cluster: DevCluster,
-    asked: BlockingCluster,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    topic = dev_cluster.create_topic("bulk_old", sync_every=1)
-    publish(asked, topic, [[b"a"]])
-    monkeypatch.setattr("nsq_ha.spark.pull.calls.METHOD", "NsqdCoordRpcServer.PullMore")
-    given = options(asked, topic)
-    reader = RangeReader(plan(given, asked)[0], given, asked)
-    assert table(map(ALL.batch, reader.batches()))["value"].to_pylist() == [b"a"]
-    assert not reader.can_copy
-    assert "unknown method" in caplog.text
 
 
 @pytest.mark.usefixtures("small_pulls")
@@ -378,16 +330,3 @@ def test_on_a_slow_link_a_subscription_reads_the_rest(
         rows = table(read_ranges(ranges, given, ALL))
     assert rows["value"].to_pylist() == [body for lot in lots for body in lot]
     assert used == [0]
-
-
-def test_an_error_that_retries_cannot_fix_ends_the_read(
-    asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> dict[int, Extent]:
-        raise DataLossError("gone")
-
-    monkeypatch.setattr(BlockingCluster, "extents", refuse)
-    node = asked.view("bulk_plain").leaders.get(0)
-    part = Range("bulk_plain", 0, 0, 60, node, ordered=False, extended=False)
-    with pytest.raises(DataLossError, match="gone"):
-        list(read_ranges([part], options(asked, "bulk_plain"), ALL))

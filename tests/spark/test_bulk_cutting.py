@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,26 +15,15 @@ from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message
 from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.pull.calls import ENTRY, EXT_MARK, Answers, Pulled, encode_stored, entries_of
-from nsq_ha.spark.pull.gob import decode_uint
 from nsq_ha.spark.pull.serving import AnswerWriter, StoredEntry
 from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
+from tests.spark.logs import Source
 from tests.spark.projections import ALL, ARRAY
+from tests.spark.test_pull import source
 
 PARTITION = 3
 BASE = PARTITION << 50
 ASKED = Range("flights", PARTITION, 0, 2**60, None, ordered=False, extended=False)
-
-
-@dataclass
-class Source:
-    topic: str = "flights"
-    partition: int = PARTITION
-    channel: str = ""
-    nsqd: str = ""
-
-    def finish(self, message: Message) -> None: ...
-    def requeue(self, message: Message, delay: float | None) -> None: ...
-    def touch(self, message: Message) -> None: ...
 
 
 @dataclass
@@ -58,7 +47,11 @@ def write(
             stored = encode_stored(1_700_000_000_123_456_789 + number, id_, number, body, ext, extended=extended)
             whole_id = id_.to_bytes(8, "big") + number.to_bytes(8, "big")
             time = 1_700_000_000_123_456_789 + number
-            messages.append(Message(whole_id, body, 1, time, Source(), offset, len(stored), ext if extended else None))
+            messages.append(
+                Message(
+                    whole_id, body, 1, time, Source(partition=PARTITION), offset, len(stored), ext if extended else None
+                )
+            )
             parts.append(stored)
             offset += len(stored)
             number += 1
@@ -70,17 +63,7 @@ def write(
 
 
 def pulled(entries: list[StoredEntry]) -> Pulled:
-    stream = AnswerWriter().answer(1, entries)
-
-    def messages() -> Iterator[memoryview]:
-        at = 0
-        while at < len(stream):
-            size, at = decode_uint(stream, at)
-            yield memoryview(stream)[at : at + size]
-            at += size
-
-    found = messages()
-    _, answer = Answers(lambda: next(found)).read()
+    _, answer = Answers(source(AnswerWriter().answer(1, entries))).read()
     assert isinstance(answer, Pulled)
     return answer
 

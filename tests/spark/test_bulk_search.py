@@ -78,10 +78,5 @@ def test_the_entry_that_contains_an_offset_is_found(
     assert len(entries.asked) <= 8 + (len(parts) * per_entry + 1).bit_length()
 
 
-def test_a_gap_between_entries_has_none() -> None:
-    entries = {0: entry(0, 10), 1: entry(20, 10)}
-    assert find_entry(15, Extent(0, 30, 2), lambda number: entries.get(number, Missing.LATER)) is None
-
-
 def test_an_empty_log_begins_with_the_first_entry() -> None:
     assert find_entry(0, Extent(0, 0, 0), lambda _: Missing.LATER) == (0, 0)

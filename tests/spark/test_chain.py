@@ -100,23 +100,6 @@ def test_any_order_of_one_delivery_gives_the_order_of_the_log(delivered: list[Me
     assert sorted(finished, key=id) == sorted(got, key=id), "each is finished once, a stray only after its turn came"
 
 
-def test_what_was_taken_before_is_finished_again_and_dropped() -> None:
-    log = log_of([40, 50, 60])
-    chain = Chain(0, 150, PARTITION)
-    got: list[Message] = []
-    chain.take(log[:2], got)
-    assert chain.take([log[0], log[1]], got) == [log[0], log[1]]
-    assert got == log[:2]
-
-
-def test_what_stands_before_the_start_is_finished_and_never_accepted() -> None:
-    log = log_of([40, 50, 60])
-    chain = Chain(40, 150, PARTITION)
-    got: list[Message] = []
-    assert chain.take([log[0]], got) == [log[0]]
-    assert got == []
-
-
 def test_a_stray_from_further_on_waits_without_a_finish() -> None:
     log = log_of([40, 50, 60])
     chain = Chain(0, 150, PARTITION)
@@ -136,18 +119,6 @@ def test_what_lies_behind_the_end_is_neither_accepted_nor_finished() -> None:
     assert chain.take(log, got) == log[:2]
     assert got == log[:2]
     assert chain.stashed == 0
-
-
-def test_a_new_channel_forgets_what_the_old_one_had_delivered() -> None:
-    log = log_of([40, 50])
-    chain = Chain(0, 90, PARTITION)
-    got: list[Message] = []
-    chain.take([log[1]], got)
-    chain.reopened()
-    assert chain.stashed == 0
-    chain.take([log[0]], got)
-    assert got == [log[0]]
-    assert not chain.is_complete
 
 
 def test_the_same_offset_in_another_partition_is_refused_and_what_came_before_is_kept() -> None:
@@ -188,14 +159,6 @@ def test_a_message_that_takes_no_room_is_refused(raw_size: int | None) -> None:
 def test_a_message_without_an_offset_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="has no offset"):
         Chain(0, 90, PARTITION).take([message(None, None)], [])
-
-
-def test_an_empty_range_is_complete_at_once_and_takes_nothing() -> None:
-    chain = Chain(70, 70, PARTITION)
-    got: list[Message] = []
-    assert chain.is_complete
-    assert chain.take([message(70, 40)], got) == []
-    assert got == []
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 5), (6, 5)])

@@ -199,15 +199,6 @@ def test_a_longer_log_of_younger_messages_is_data_loss(start: int) -> None:
     assert planner(same).latest(at(30)) == {"t": {"0": 40}}
 
 
-def test_a_log_whose_last_messages_cannot_be_read_yet_is_judged_by_its_first() -> None:
-    model = one(NEW, NEW, NEW, NEW)
-    model.topics_["t"][0].uncommitted = 3
-    with pytest.raises(
-        DataLossError, match="t-0: the topic was re-created: the offset 30 was taken from an earlier log"
-    ):
-        planner(model).latest(at(30))
-
-
 def test_nothing_is_read_until_it_is_known_whether_the_log_is_the_same() -> None:
     for times, is_same in (((OLD, OLD, OLD, OLD), True), ((OLD, NEW, NEW, NEW), False)):
         model = one(*times)
@@ -230,31 +221,6 @@ def test_nothing_is_read_until_it_is_known_whether_the_log_is_the_same() -> None
                 plan.latest(at(30))
             with pytest.raises(DataLossError, match="re-created"):
                 plan.ranges(at(10), at(30))
-
-
-def test_a_batch_of_before_a_restart_waits_until_it_is_known_whose_log_it_is_of() -> None:
-    model = one(OLD, OLD, OLD, OLD)
-    model.topics_["t"][0].uncommitted = 12
-    (part,) = planner(model, fetchTimeout="60s").ranges(at(10), at(30))
-    assert (part.start, part.end) == (10, 30)
-
-
-@pytest.mark.parametrize("limits", [{}, {"maxOffsetsPerTrigger": "3"}, {"now": "yes"}])
-def test_a_log_that_was_made_anew_is_read_from_its_beginning(limits: dict[str, str]) -> None:
-    model = one(NEW, NEW, NEW, NEW, NEW, cleaned=1)
-    now = limits.pop("now", None)
-    plan = planner(model, failOnDataLoss="false", **limits)
-    if now:
-        plan.prepare_target()
-    start, seen = at(30), []
-    for _ in range(5):
-        end = plan.latest(start)
-        assert restarted_in(end) == ({("t", 0): 10} if start == at(30) else {})
-        seen += [(part.start, part.end) for part in plan.ranges(start, end)]
-        if end == undated(start):
-            break
-        start = dated(end, NEW / 1000)
-    assert seen == ([(10, 40), (40, 50)] if limits else [(10, 50)])
 
 
 def test_offsets_without_a_time_are_taken_as_they_are() -> None:
@@ -320,20 +286,6 @@ def test_a_log_that_grew_or_was_cleaned_is_the_same() -> None:
         planner(one(*[NEW] * 4, cleaned=2)).latest(begin)
     # Whatever the driver's clock said then.
     assert planner(one(*[NEW] * 4)).latest(at(30) | {MARKS: {"t": {"0": [10, NEW * 1_000_000]}}}) == {"t": {"0": 40}}
-
-
-@pytest.mark.parametrize(
-    ("first", "then", "at_"), [(OLD, 10, 10), (OLD + 1, 10, 0), (OLD + 2000, 30, 0), (OLD, 30, 20)]
-)
-def test_where_a_log_goes_on_that_is_shorter_than_the_offset(first: int, then: int, at_: int) -> None:
-    model = one(*[first] * 2)
-    begin = at(90, OLD // 1000) | {MARKS: {"t": {"0": [then, OLD * 1_000_000]}}}
-    if at_ == 10:
-        model = one(OLD, OLD)
-        at_ = 20
-    with pytest.raises(DataLossError, match="t-0: the log ends at 20, before the offset 90 reached"):
-        planner(model).latest(begin)
-    assert restarted_in(planner(model, failOnDataLoss="false").latest(begin)) == {("t", 0): at_}
 
 
 def test_an_offset_inside_of_a_message_is_refused_when_it_is_planned(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,6 +19,7 @@ from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.read.range_reader import RangeReader
+from tests.devcluster.probes import until
 from tests.spark.streams import numbered
 from tests.support.spark_rows import delivered
 
@@ -102,14 +103,14 @@ def test_a_topic_of_registered_channels_is_read_through_one_and_never_cut(
             await admin.create_channel(topic, "spark")
 
     asyncio.run(register())
-    until = time.monotonic() + 20.0
     found: list[Message] = []
-    while not found:
+
+    def is_registered() -> bool:
         with contextlib.suppress(ChannelNotRegisteredError):
-            found = rows([part], named, cluster)
-        # The nsqds hear of it a little later.
-        assert time.monotonic() < until
-        threading.Event().wait(0.05)
+            found[:] = rows([part], named, cluster)
+        return bool(found)
+
+    until(is_registered)  # the nsqds hear of it a little later
     assert [row.body for row in found] == numbered(300)
     # The channel stays where the first read left it; the second sets it back and follows the chain.
     assert [row.body for row in rows([part], named, cluster)] == numbered(300)

@@ -7,12 +7,11 @@ import json
 import pickle
 from unittest import mock
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampNTZType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType, TimestampNTZType
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
@@ -71,19 +70,9 @@ def test_a_row() -> None:
     ]
 
 
-def test_only_the_columns_that_are_asked_for_are_built_and_in_their_order() -> None:
-    projection = Projection(schema_of("offset", "value"))
-    assert projection.batch([traced()]).to_pylist() == [{"offset": 240, "value": b"\x00\xffbody"}]
-    assert projection.names == ("offset", "value")
-
-
 def test_an_unsigned_trace_id_shows_signed() -> None:
     assert only("trace_id", traced(2**64 - 1)) == -1
     assert only("trace_id", traced(2**63 - 1)) == 2**63 - 1
-
-
-def test_an_id_of_upstream_shows_no_trace_id() -> None:
-    assert only("trace_id", Message(b"0c1d2e3f40516273", b"x", 1, 1, Source(), 0, 1)) == 0
 
 
 def test_attempts_beyond_a_short_stay_at_its_end() -> None:
@@ -162,13 +151,3 @@ def test_an_array_of_headers_keeps_repeated_names() -> None:
 def test_a_schema_of_other_columns_is_refused(field: StructField, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Projection(StructType([field]))
-
-
-def test_a_column_may_be_declared_without_nulls() -> None:
-    schema = StructType([StructField("offset", LongType(), nullable=False)])
-    assert to_arrow_schema(schema, timezone="UTC").equals(Projection(schema).batch([traced()]).schema)
-
-
-def test_a_projection_travels_to_the_workers() -> None:
-    projection = pickle.loads(pickle.dumps(Projection(schema_of("offset"))))  # noqa: S301 - our own
-    assert isinstance(projection.batch([traced()]), pa.RecordBatch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.stream import NsqStreamReader
+from tests.devcluster.probes import until
 from tests.spark.streams import numbered
 from tests.support.spark_rows import delivered
 
@@ -226,17 +226,6 @@ def test_a_topic_that_is_made_anew_while_its_query_waits(
     assert undated(begin) == end_of(topic, again)
 
 
-def test_the_same_topic_is_not_taken_for_one_that_was_made_anew(
-    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, stream: Stream
-) -> None:
-    topic = dev_cluster.create_topic(next(names), 1)
-    publish(topic, 0, numbered(50))
-    end = end_of(topic, 50) | {PLANNED: int(time.time())}
-    publish(topic, 0, numbered(20, 50))
-    planner, options = stream(topic, strict=True)
-    assert rows(planner.ranges(end, planner.latest(end)), options, asked) == numbered(20, 50)
-
-
 def test_a_topic_that_is_gone(
     dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, stream: Stream
 ) -> None:
@@ -246,11 +235,7 @@ def test_a_topic_that_is_gone(
     strict, _ = stream(topic, strict=True)
     end = strict.latest(strict.initial())
     dev_cluster.delete_topic(topic)
-    until = time.monotonic() + 20.0
-    # The nsqlookupds forget it in their own time.
-    while asked.view(topic).exists:
-        assert time.monotonic() < until
-        threading.Event().wait(0.05)
+    until(lambda: not asked.view(topic).exists)  # the nsqlookupds forget it in their own time
     with pytest.raises(DataLossError, match="the topic is gone"):
         strict.ranges(strict.initial(), strict.latest(end))
     assert lossy.latest(end) == end
@@ -264,10 +249,7 @@ def test_partitions_that_are_added_begin_at_their_earliest(
     planner, options = stream(topic, strict=True)
     before = planner.latest(planner.initial())
     dev_cluster.expand(topic, 2)
-    until = time.monotonic() + 20.0
-    while len(asked.view(topic).leaders) < 2:
-        assert time.monotonic() < until
-        threading.Event().wait(0.05)
+    until(lambda: len(asked.view(topic).leaders) == 2)
     publish(topic, 1, numbered(5, 10))
     after = planner.latest(before)
     assert sorted(after[topic]) == ["0", "1"]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import functions as f
 from pyspark.sql.streaming.python_streaming_source_runner import (
     NON_EMPTY_PYARROW_RECORD_BATCHES,
     PREFETCHED_RECORDS_NOT_FOUND,
@@ -21,7 +20,6 @@ from pyspark.sql.streaming.python_streaming_source_runner import (
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from nsq_ha.errors import DataLossError, NsqError, ResponseTimeoutError
-from nsq_ha.spark.lag import lag_of
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.read import range_reader
@@ -30,12 +28,9 @@ from nsq_ha.spark.read.range_reader import MOST_RANGES, PAUSE, DriverRead
 from nsq_ha.spark.source import NsqDataSource
 from nsq_ha.spark.stream import NsqStreamReader
 from tests.spark.logs import message
-from tests.spark.streams import numbered, read, spread
-from tests.support.spark_queries import run_to_end
+from tests.spark.streams import numbered, spread
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from nsq_ha.devcluster import DevCluster
     from nsq_ha.message import Message
     from nsq_ha.spark.cluster import BlockingCluster
@@ -154,27 +149,3 @@ def test_pyspark_takes_the_rows_of_a_small_micro_batch_with_its_plan(
     parts, rows = planned(reader, end, reader.latestOffset(end))
     assert ([part.value[0].partition for part in parts], rows) == ([0, 1], None)
     reader.stop()
-
-
-@pytest.mark.slow
-def test_spark_has_the_same_rows_whoever_reads_them(
-    spark: SparkSession, dev_cluster: DevCluster, publish: Publish
-) -> None:
-    topic = dev_cluster.create_topic("whoever", 2, extended=True)
-    spread(publish, topic, numbered(30))
-    expected = read(spark, dev_cluster, topic, includeHeaders="true").orderBy("partition", "offset").collect()
-    assert len(expected) == 30
-    for driver_bytes, tasks in (("64k", 1), ("0", 2)):
-        options = {"lookupd": ",".join(dev_cluster.lookupd), "topic": topic, "startingOffsets": "earliest"}
-        options |= {"includeHeaders": "true", "driverBytes": driver_bytes}
-        frame = spark.readStream.format("nsq").options(**options).load().withColumn("task", f.spark_partition_id())
-        name = f"whoever_{tasks}"
-        writer = frame.writeStream.format("memory").queryName(name).trigger(availableNow=True)
-        (progress,) = run_to_end(writer.start)
-        assert progress["sources"][0]["latestOffset"]
-        lag = lag_of(progress)
-        assert lag is not None
-        assert (lag.behind_bytes, lag.rows, len(lag.partitions)) == (0, 30, 2)
-        found = spark.table(name)
-        assert found.drop("task").orderBy("partition", "offset").collect() == expected
-        assert found.select("task").distinct().count() == tasks

@@ -9,12 +9,9 @@ import pytest
 
 from examples.flights import flights, stage
 from examples.flights.delays import by_carrier
-from examples.flights.flight_stream import FlightStream
 from examples.flights.flights import Flight
 from examples.flights.job import JobOptions
 from examples.flights.stage import Demo, DemoOptions
-from tests.spark.test_spark_step import flight
-from tests.support.threads import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
 
     from examples.flights.faults import DemoEvent
     from nsq_ha.devcluster import DevCluster
-    from tests.spark.conftest import Publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -62,27 +58,3 @@ async def test_stream_batch_and_file_have_the_same_sums_when_a_node_dies(
     assert demo.stream.flights == 400
     assert any(event.text.startswith("the stream has 400 flights and is 0 behind") for event in events)
     assert not spark.streams.active
-
-
-@pytest.mark.slow
-def test_repeats_and_what_others_published_do_not_count(
-    spark: SparkSession, dev_cluster: DevCluster, publish: Publish, tmp_path: Path
-) -> None:
-    topic = dev_cluster.create_topic("streamed", 1, ordered=True)
-    other = flight(3).replace(b'"r1"', b'"r2"')
-    publish(topic, 0, [flight(0), flight(1), flight(1), other, b"no JSON \xff", b'{"run":"r1","number":null}'])
-    stream = FlightStream(dev_cluster.lookupd, topic, "r1", flights=2, folder=tmp_path / "checkpoint", session=spark)
-    try:
-        stream.start(lambda state: None)
-        stream.wait(2, LIMIT)
-        with pytest.raises(TimeoutError, match="has 2 of 3 flights and adds none"):
-            stream.wait(3, 0.1)
-        until(lambda: stream.state.lag, LIMIT)
-        assert stream.state.lag is not None
-        assert [(each.topic, each.partition) for each in stream.state.lag.partitions] == [(topic, 0)]
-        stream.stop()
-        assert {name: sums.flights for name, sums in stream.state.sums.items()} == {"UA": 2}
-        with pytest.raises(RuntimeError, match="has ended"):
-            stream.wait(3, LIMIT)
-    finally:
-        stream.close()

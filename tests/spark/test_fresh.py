@@ -14,7 +14,7 @@ from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
-from tests.spark.lagging import LOOKUPD, SECOND, LaggingCluster, LaggingLog
+from tests.spark.lagging import LOOKUPD, LaggingCluster, LaggingLog
 
 if TYPE_CHECKING:
     import respx
@@ -158,36 +158,3 @@ def test_a_batch_is_cut_when_its_fresh_rows_can_be_found(
     ranges = plan(ReadOptions.parse(OPTIONS | option), asked)
     assert [(part.start, part.end) for part in ranges] == [(0, 70), (70, 140), (140, 200)]
     assert log.fresh == 0
-
-
-def test_a_batch_stays_uncut_when_its_fresh_rows_cannot_be_found(
-    respx_mock: respx.MockRouter, asked: BlockingCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=15)})
-    (part,) = plan(ReadOptions.parse(OPTIONS | IMPATIENT | {"maxRecordsPerPartition": "7"}), asked)
-    assert (part.start, part.end) == (0, 200), "its task waits, and says what is wrong"
-    assert "t-0 is not split" in caplog.text
-
-
-@pytest.mark.parametrize("seconds", [3, 12, 19])
-def test_a_time_among_fresh_rows_is_found_once_they_are_flushed(
-    respx_mock: respx.MockRouter, asked: BlockingCluster, seconds: int
-) -> None:
-    LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=15, flushes_after=6)})
-    (part,) = plan(ReadOptions.parse(OPTIONS | {"startingTimestamp": str(1000 * (SECOND + seconds))}), asked)
-    assert (part.start, part.end) == (10 * seconds, 200)
-    (part,) = plan(ReadOptions.parse(OPTIONS | {"endingTimestamp": str(1000 * (SECOND + seconds))}), asked)
-    assert (part.start, part.end) == (0, 10 * seconds)
-
-
-def test_an_offset_among_fresh_rows_is_waited_for_and_one_inside_the_last_row_is_not(
-    respx_mock: respx.MockRouter, asked: BlockingCluster
-) -> None:
-    log = LaggingLog([10] * 20, fresh=15, flushes_after=6)
-    LaggingCluster(respx_mock, {0: log})
-    (part,) = plan(ReadOptions.parse(OPTIONS | {"startingOffsets": '{"t": {"0": 121}}'}), asked)
-    assert (part.start, part.end) == (130, 200)
-    log.asked.clear()
-    with pytest.raises(ValueError, match="no message of t-0 begins at or after offset 195"):
-        plan(ReadOptions.parse(OPTIONS | {"startingOffsets": '{"t": {"0": 195}}'}), asked)
-    assert len(log.asked) == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +17,6 @@ from nsq_ha.spark.pull.gob import (
     UINT,
     Boxed,
     Decoder,
-    Raw,
     Slice,
     Struct,
     decode_uint,
@@ -30,22 +27,13 @@ from nsq_ha.spark.pull.gob import (
     encode_text,
     encode_uint,
 )
+from tests.spark.test_pull import source
 
 A, B, C = 64, 65, 66
 
 
-def messages(stream: bytes) -> Iterator[memoryview]:
-    at = 0
-    while at < len(stream):
-        size, at = decode_uint(stream, at)
-        yield memoryview(stream)[at : at + size]
-        at += size
-    raise RemoteProtocolError("the stream ends")
-
-
 def decoder(*parts: bytes, raw: tuple[str, ...] = ()) -> Decoder:
-    stream = messages(b"".join(map(encode_message, parts)))
-    return Decoder(lambda: next(stream), raw)
+    return Decoder(source(b"".join(map(encode_message, parts))), raw)
 
 
 def read_all(stream: Decoder) -> None:
@@ -108,16 +96,6 @@ def test_a_definition_may_come_in_the_middle_of_a_value() -> None:
     assert read.types == {A: Struct("t", (("i", INTERFACE), ("after", UINT))), B: Struct("u", (("n", UINT),))}
 
 
-def test_a_value_may_stay_encoded() -> None:
-    inner = encode_fields([(0, b"\x05")])
-    read = decoder(
-        define(A, "t", ("i", INTERFACE)),
-        value(A, (0, encode_text("*u") + encode_int(B) + encode_message(inner))),
-        raw=("*u",),
-    )
-    assert read.read() == {"i": Raw("*u", B, memoryview(inner))}
-
-
 DEFINED = define(A, "t", ("n", UINT), ("m", A), ("i", INTERFACE), ("l", B)), encode_definition(B, Slice("[]t", A))
 
 
@@ -163,10 +141,6 @@ def test_a_message_of_many_small_values_is_refused() -> None:
     )
     with pytest.raises(RemoteProtocolError, match=f"more than {MAX_VALUES} values in one"):
         read.read()
-
-
-def test_a_struct_may_have_no_fields() -> None:
-    assert decoder(encode_int(-A) + b"\x03\x01\x01\x01t\x01\xff\x80\0\0\0", value(A)).read() == {}
 
 
 @given(st.lists(st.binary(max_size=40), max_size=4))

@@ -52,17 +52,6 @@ def test_bytes_and_rows_that_are_left() -> None:
     assert lag.source_name == "nsq[orders]"
 
 
-def test_a_query_that_has_caught_up() -> None:
-    lag = found(source(END, END, {"orders": {"0": 600, "1": 1400}}, rows=0))
-    assert (lag.behind_bytes, lag.behind_rows, lag.row_bytes) == (0, 0, None)
-    assert str(lag) == "query delays batch 3: 0 bytes behind"
-
-
-def test_without_rows_their_size_is_unknown() -> None:
-    lag = found(source(END, END, LATEST, rows=0))
-    assert (lag.behind_bytes, lag.behind_rows) == (2000, None)
-
-
 def test_a_log_end_that_was_seen_earlier_is_no_negative_lag() -> None:
     assert found(source(latest={"orders": {"0": 100, "1": 1400}})).behind_bytes == 0
 
@@ -115,14 +104,6 @@ def reported(*sources: dict[str, Any]) -> dict[str, Any]:
         "sink": {"description": "s", "numOutputRows": 1, "metrics": {}},
         "observedMetrics": {},
     }
-
-
-def test_a_listener_reports_each_batch() -> None:
-    lags: list[StreamLag] = []
-    listener = LagListener(lags.append)
-    listener.onQueryProgress(event(reported(source())))
-    listener.onQueryProgress(event(reported()))
-    assert [lag.behind_bytes for lag in lags] == [2000]
 
 
 def test_a_listener_says_how_old_the_oldest_unread_message_is_at_least() -> None:

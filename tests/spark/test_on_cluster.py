@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import pickle
-import threading
-import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
-from nsq_ha.spark.read.columns import default_schema
 from nsq_ha.spark.read.range_reader import RangeReader
-from nsq_ha.spark.source import NsqDataSource
+from tests.devcluster.probes import until
 from tests.spark.streams import channels_of
 from tests.support.spark_rows import delivered
 
@@ -28,8 +19,6 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
     from nsq_ha.spark.cluster import BlockingCluster
     from tests.spark.conftest import Publish
-
-T = TypeVar("T")
 
 
 def options(asked: BlockingCluster, topic: str, **more: str) -> ReadOptions:
@@ -73,16 +62,7 @@ def test_every_kind_of_topic_comes_back_whole_and_leaves_no_channel(
         assert_chain(part, rows)
         assert [row.body for row in rows] == sent[part.partition]
         assert [row.headers for row in rows[:2]] == ([{"n": "0"}, {"n": "1"}] if name == "headed" else [{}, {}])
-    assert eventually_none(lambda: channels_of(asked, topic))
-
-
-def eventually_none(found: Callable[[], list[str]]) -> bool:
-    """An ephemeral channel goes a moment after its client."""
-    until = time.monotonic() + 5.0
-    while found():
-        if time.monotonic() > until:
-            return False
-    return True
+    until(lambda: not channels_of(asked, topic))  # an ephemeral channel goes a moment after its client
 
 
 @pytest.fixture
@@ -119,54 +99,3 @@ def test_the_same_rows_come_when_the_leader_changes_in_the_middle(
             dev_cluster.start(leader)
     assert_chain(part, disturbed)
     assert [(row.offset, row.id, row.body, row.timestamp_ns) for row in disturbed] == undisturbed
-
-
-def test_ranges_of_a_topic_that_is_written_meanwhile(
-    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish
-) -> None:
-    topic = dev_cluster.create_topic("live", 1)
-    publish(topic, 0, [b"first"])
-    over = threading.Event()
-
-    def write() -> None:
-        for number in itertools.count():
-            if over.is_set():
-                return
-            publish(topic, 0, [b"%d" % number] * 20)
-
-    writer = threading.Thread(target=write)
-    ends = [plan(options(asked, topic), asked)[0].end]
-    with contextlib.ExitStack() as stack:
-        stack.callback(writer.join, 10)
-        stack.callback(over.set)
-        writer.start()
-        limit = time.monotonic() + 60
-        while len(ends) < 5:
-            assert time.monotonic() < limit, f"the topic no longer grows: {ends}"
-            (whole,) = plan(options(asked, topic), asked)
-            if whole.end > ends[-1]:
-                part = replace(whole, start=ends[-1])
-                assert_chain(part, read(part, options(asked, topic), asked))
-                ends.append(whole.end)
-
-
-def travelled(thing: T) -> T:
-    """What arrives in another process."""
-    arrived: T = pickle.loads(pickle.dumps(thing))  # noqa: S301 - our own
-    return arrived
-
-
-def test_the_classes_that_spark_calls_travel_and_read(
-    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish
-) -> None:
-    topic = dev_cluster.create_topic("classes", 2)
-    publish(topic, 1, [b"a", b"b"])
-    given = {"lookupd": ",".join(dev_cluster.lookupd), "topic": topic}
-    source = travelled(NsqDataSource(given))
-    assert source.schema() == default_schema(headers=False)
-    reader = source.reader(StructType([StructField("value", BinaryType()), StructField("partition", IntegerType())]))
-    (part,) = travelled(reader.partitions())
-    (batch,) = travelled(reader).read(part)
-    assert batch.to_pylist() == [{"value": b"a", "partition": 1}, {"value": b"b", "partition": 1}]
-    # What Spark hands to a read that planned nothing.
-    assert list(reader.read(InputPartition(None))) == []

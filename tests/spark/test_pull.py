@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.spark.pull.calls import Answers, LogEntry, Pull, Pulled, PullRefused, Requests, encode_stored, entries_of
+from nsq_ha.spark.pull.calls import Answers, Pull, Pulled, PullRefused, Requests, encode_stored, entries_of
 from nsq_ha.spark.pull.gob import (
     Struct,
     decode_uint,
@@ -114,13 +114,6 @@ def test_entries_survive(parts: list[tuple[int, bytes]], first_id: int) -> None:
     assert entries(answer) == parts
 
 
-def test_the_first_answer_may_be_an_error() -> None:
-    writer = AnswerWriter()
-    answers = Answers(source(writer.refuse(1, "no") + writer.answer(2, STORED)))
-    assert answers.read() == (1, PullRefused("no"))
-    assert len(entries(answers.read()[1])) == 3
-
-
 def changed(old: bytes, new: bytes) -> bytes:
     """The first answer of Go, with some bytes replaced by as many."""
     assert len(old) == len(new)
@@ -182,11 +175,6 @@ FIELDS = ("MsgOffset", "MsgSize")
 def test_entries_that_do_not_fit_together_are_refused(data: bytes, problem: str) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
         entries_of(Pulled(memoryview(data), FIELDS))
-
-
-def test_an_entry_begins_where_its_field_says() -> None:
-    data = b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x02ab\0"
-    assert entries_of(Pulled(memoryview(data), FIELDS)) == [LogEntry(1, memoryview(b"ab"), 10)]
 
 
 # ---------------------------------------------------------------- the server's side

@@ -146,7 +146,6 @@ def scripted_replay() -> Iterator[None]:
 
 
 OPTIONS = ReadOptions(lookupd=("http://127.0.0.1:4161",), topics=("flights",), fetch_timeout=0.001, fetch_retries=2)
-LOSSY = replace(OPTIONS, fail_on_data_loss=False)
 PATIENT = replace(OPTIONS, fetch_timeout=60.0)
 
 
@@ -188,15 +187,6 @@ def test_the_exact_range_comes_out_through_any_faults(raw_sizes: list[int], data
 
 
 @pytest.mark.usefixtures("scripted_replay")
-def test_the_first_channel_is_at_the_planned_leader_and_the_next_where_the_look_up_says() -> None:
-    server = Server(log_of([40, 50, 60]), [[log_of([40, 50, 60])[:1]]], Extent(0, 150))
-    reader = reader_of(server, 0, 150)
-    assert len(rows(reader)) == 3
-    assert server.opened == [(OLD, 0), (NEW, 40)]
-    assert reader.opened == 2
-
-
-@pytest.mark.usefixtures("scripted_replay")
 def test_without_any_nsqlookupd_the_known_leader_is_tried_again() -> None:
     log = log_of([40, 50, 60])
     server = Server(log, [[log[:1]], ConnectError("refused")], Extent(0, 150), silent=True)
@@ -221,15 +211,6 @@ def test_large_messages_end_a_portion_early(monkeypatch: pytest.MonkeyPatch) -> 
     log = log_of([60] * 4)
     server = Server(log, [[[each] for each in log]], Extent(0, 240))
     assert [len(batch) for batch in reader_of(server, 0, 240).batches()] == [2, 2]
-
-
-@pytest.mark.usefixtures("scripted_replay")
-def test_a_cleaned_start_is_skipped_when_loss_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
-    log = log_of([40, 50, 60])
-    server = Server(log, [[]], Extent(90, 150))
-    server.script = [[ResponseTimeoutError("nothing at 0")]]
-    assert rows(reader_of(server, 0, 150, LOSSY)) == log[2:]
-    assert "skipping 90 bytes of the log" in caplog.text
 
 
 @pytest.mark.usefixtures("scripted_replay")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import functions as f
 
 from nsq_ha.errors import DataLossError, NoLeaderError
 from nsq_ha.spark.reasons import reason_first
-from nsq_ha.spark.stream import NsqStreamReader
 from tests.support.spark_queries import LIMIT
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from nsq_ha.devcluster import DevCluster
-    from tests.spark.conftest import Publish
 
 Options = Mapping[str, str]
 
@@ -41,6 +38,8 @@ def write(spark: SparkSession, given: Options, _: str) -> None:
     spark.range(2).select(f.lit("").alias("value")).write.format("nsq").options(**given).mode("append").save()
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(900)
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("call", "given", "reason"),
@@ -75,19 +74,6 @@ def test_the_reason_comes_first_and_alone(  # noqa: PLR0917 - three are fixtures
     assert ".py" not in text
 
 
-def test_a_loss_in_a_task_comes_first_too(
-    spark: SparkSession, dev_cluster: DevCluster, publish: Publish, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = dev_cluster.create_topic("reasons_loss", 1)
-    publish(topic, 0, [b"one", b"two"])
-    beyond = f'{{"{topic}": {{"0": 1000000}}}}'
-    given = {"lookupd": ",".join(dev_cluster.lookupd), "topic": topic, "startingOffsets": beyond}
-    with pytest.raises(Exception, match="not in the log") as raised:
-        read(spark, given, "")
-    assert "nsq_ha.errors.DataLossError: option 'startingOffsets'" in str(raised.value).splitlines()[0]
-    assert "Traceback" not in str(raised.value)
-
-
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     found: dict[str, str] = {}
@@ -120,8 +106,3 @@ def test_only_our_errors_in_a_worker_hide_their_traceback(environment: dict[str,
     with pytest.raises(DataLossError):
         fail(DataLossError("gone"))
     assert environment["SPARK_HIDE_TRACEBACK"] == "1"
-
-
-def test_spark_still_sees_the_parameters_of_a_method() -> None:
-    names: Any = inspect.signature(NsqStreamReader.latestOffset).parameters
-    assert list(names) == ["self", "start", "limit"]

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.errors import (
     AuthError,
-    ConnectError,
-    ConnectionLostError,
     NotLeaderError,
     NsqError,
     RemoteProtocolError,
@@ -27,7 +24,6 @@ from nsq_ha.protocol import Layout
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.messages import encode_message
 from nsq_ha.spark import connection
-from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.read.replay import UNGATHERED_BYTES, Replay
@@ -241,25 +237,6 @@ def test_what_ends_a_connection_under_way(start: Start, after_ready: bytes, kind
     assert caught.value.retriable
 
 
-def test_a_close_without_a_word_is_a_lost_connection(start: Start) -> None:
-    replay, _, _ = start(*HANDSHAKE, (b"RDY", b""), close=True)
-    replay.open(0)
-    with pytest.raises(ConnectionLostError, match="closed the connection"):
-        received(replay, 1)
-    replay.close()
-    with pytest.raises(ConnectionLostError, match="is closed"):
-        replay.finish_all(log_of([40]))
-
-
-def test_silence_ends_with_the_time_given(start: Start) -> None:
-    replay, _, _ = start(*HANDSHAKE, (b"RDY", b""))
-    replay.open(0)
-    with pytest.raises(ResponseTimeoutError):
-        replay.receive(time.monotonic() + 0.05)
-    with pytest.raises(ResponseTimeoutError):
-        replay.receive(time.monotonic() - 1)
-
-
 @pytest.mark.parametrize(
     ("script", "kind"),
     [
@@ -279,22 +256,6 @@ def test_a_refused_opening_takes_its_channel_with_it(
     with pytest.raises(kind):
         replay.open(0)
     assert channels.deleted == [channel for channel, _ in channels.made] != []
-
-
-def test_a_node_that_accepts_and_never_answers_is_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 0.1)
-    replay, _, channels = start((b"never", b""))
-    with pytest.raises(ResponseTimeoutError):
-        replay.open(0)
-    assert channels.deleted
-
-
-def test_a_refused_connection(start: Start) -> None:
-    replay, nsqd, channels = start()
-    nsqd.end()
-    with pytest.raises(ConnectError, match="cannot connect to nsqd 127"):
-        replay.open(0)
-    assert channels.deleted
 
 
 @pytest.mark.parametrize(
@@ -325,17 +286,3 @@ def test_a_channel_that_an_nsqd_may_create_later_is_taken_by_the_next_read() -> 
     assert channel() == first
     assert channels.deleted == [first], "nobody subscribed, since nobody listens"
     assert channel() != first
-
-
-def test_so_does_the_next_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-
-    async def frozen(_: NsqdHttp, topic: str, partition: int, channel: str) -> None:
-        made.append(channel)
-        raise ResponseTimeoutError("frozen")
-
-    monkeypatch.setattr(NsqdHttp, "create_channel", frozen)
-    with BlockingCluster(("http://127.0.0.1:1",)) as cluster:
-        for prefix in ("spark-", "spark-", "mine-"):
-            cluster.flush("flights", PARTITION, Node("127.0.0.1", 1, 1), prefix)
-    assert made[0] == made[1] != made[2]

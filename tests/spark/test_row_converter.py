@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import DataType, DoubleType, IntegerType, MapType, StringType, StructType
+from pyspark.sql.types import DataType, DoubleType, IntegerType, StringType, StructType
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy.sharding import partition_for
@@ -81,12 +81,6 @@ def test_columns_that_do_not_fit_are_named(ddl: str, more: dict[str, str], match
         check_columns(schema(ddl), options(**more))
 
 
-def test_headers_do_not_say_what_a_row_is() -> None:
-    columns = schema("value string").add("headers", MapType(StringType(), StringType()))
-    with pytest.raises(ConfigError, match="column 'headers' is map<string,string>; it must be bigint or int or string"):
-        check_columns(columns, options(traceIdColumn="headers"))
-
-
 def test_a_topic_must_come_from_somewhere() -> None:
     given = WriteOptions.parse({"lookupd": "127.0.0.1:4161"})
     with pytest.raises(ConfigError, match="column 'topic' is missing, and so is option 'topic'"):
@@ -152,21 +146,6 @@ def test_on_an_ordered_topic_a_row_without_key_is_reported_by_its_number() -> No
 @pytest.mark.parametrize("empty", [b"", None])
 def test_an_empty_value_is_refused(empty: bytes | None) -> None:
     refused(PLAIN, {"value": pa.array([b"v", empty], pa.binary())}, "row 1 of the task has no value")
-
-
-def test_a_topic_that_is_not_known_yet_is_looked_up_once() -> None:
-    asked: list[str] = []
-
-    def find(topic: str) -> TargetTopic:
-        asked.append(topic)
-        return TargetTopic(topic, 1, ordered=False, extended=False)
-
-    given = WriteOptions.parse({"lookupd": "127.0.0.1:4161"})
-    rows = RowConverter(given, {"t": PLAIN}, find, TraceIds("run/3", TASK), {})
-    batch = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": ["t", "u"]})
-    for _ in range(2):
-        assert [(row.topic, row.body) for row in rows.messages(batch)] == [("t", b"a"), ("u", b"b")]
-    assert asked == ["u"]
 
 
 # ---------------------------------------------------------------- ids and headers

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 
 from nsq_ha.base.identity import partition_of
 from tests.support.spark_queries import run_to_end
@@ -80,12 +80,6 @@ def test_several_topics_headers_and_a_projection(source: DataFrameReader, topics
     assert [row.asDict() for row in rows] == [{"headers": {"n": "7"}, "offset": rows[0].offset}] * 2
 
 
-def test_an_empty_topic_is_an_empty_frame(source: DataFrameReader, topics: dict[str, list[bytes]]) -> None:
-    frame = loaded(source, "source_empty")
-    assert frame.count() == 0
-    assert "headers" not in frame.columns
-
-
 def test_from_offset_to_offset(source: DataFrameReader, topics: dict[str, list[bytes]]) -> None:
     offsets = [
         row.offset for row in loaded(source, "source_ordered").where("partition = 1").orderBy("offset").collect()
@@ -136,11 +130,3 @@ def test_a_stream_with_a_wrong_option_says_which(
         run_to_end((writer.trigger(availableNow=True) if now else writer).start, 120)
     assert said in str(caught.value)
     assert "UnboundLocalError" not in str(caught.value)
-
-
-def test_pushdown_without_sparks_own_setting_names_that_setting(
-    source: DataFrameReader, topics: dict[str, list[bytes]]
-) -> None:
-    with pytest.raises(AnalysisException) as caught:
-        loaded(source, "source_ordered", pushdown="true").where("partition = 1").count()
-    assert "spark.sql.python.filterPushdown.enabled" in str(caught.value)

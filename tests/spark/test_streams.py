@@ -11,7 +11,8 @@ from pyspark.sql import functions as f
 
 from nsq_ha.policy import sharding
 from nsq_ha.spark.functions import drop_repeats, partition_for
-from tests.spark.streams import Stream, numbered, read, spread, until, write
+from tests.devcluster.probes import until
+from tests.spark.streams import Stream, numbered, read, spread, write
 from tests.support.spark_queries import LIMIT, run_to_end
 
 if TYPE_CHECKING:
@@ -151,19 +152,6 @@ def test_ranges_are_cut_and_filters_narrow_them(spark: SparkSession, dev_cluster
         assert sorted(bytes(row.value) for row in narrow.collect()) == numbered(1000)[1::2][100:]
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-
-
-@pytest.mark.slow
-def test_topics_by_pattern_and_partitions_by_assignment(
-    spark: SparkSession, dev_cluster: DevCluster, publish: Publish
-) -> None:
-    for name in ("pattern_a", "pattern_b", "another_c"):
-        publish(dev_cluster.create_topic(name, 2), 1, [name.encode()])
-    source = spark.read.format("nsq").option("lookupd", dev_cluster.lookupd[0])
-    by_pattern = source.option("subscribePattern", "pattern_.").load()
-    assert {row.topic for row in by_pattern.collect()} == {"pattern_a", "pattern_b"}
-    source = spark.read.format("nsq").option("lookupd", dev_cluster.lookupd[0])
-    assert source.option("assign", '{"another_c": [0]}').load().count() == 0
 
 
 @pytest.mark.slow

@@ -285,17 +285,6 @@ def test_the_server_s_own_log(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_gaps_of_a_log(spark: SparkSession) -> None:
-    rows = [("t", 0, offset, 40, offset.to_bytes(16, "big"), -7) for offset in (0, 40, 120)]
-    frame = spark.createDataFrame(
-        rows, "topic string, partition int, offset bigint, raw_size int, message_id binary, trace_id bigint"
-    ).selectExpr("*", "timestamp_seconds(0) as timestamp")
-    (gap,) = gaps(frame).collect()
-    assert (gap.kind, gap.detail) == ("gap", "begins at 120, the one before ends at 80")
-    assert gap.trace_id == 2**64 - 7, "the column of a read shows an unsigned number signed"
-
-
-@pytest.mark.slow
 def test_lives_by_day_grow_with_the_logs_and_count_each_event_once(spark: SparkSession, tmp_path: Path) -> None:
     logs, table = tmp_path / "logs [1]", tmp_path / "lives"
     logs.mkdir()
@@ -330,14 +319,6 @@ def test_paths_patterns_and_urls(tmp_path: Path) -> None:
     for missing in (f"{tmp_path}/none", tmp_path / "none*"):
         with pytest.raises(FileNotFoundError):
             url_of(missing)
-
-
-@pytest.mark.slow
-def test_a_report_of_a_pattern_is_written_to_a_url(spark: SparkSession, sick_report: TraceReport, folder: Path) -> None:
-    assert sick_report.counts["lost"] == 1
-    assert json.loads((folder / "out/deep/report.json").read_text())["counts"] == sick_report.counts
-    assert "FAILED" in (folder / "out/deep/report.html").read_text()
-    assert spark.read.parquet(f"file://{folder}/out/deep/anomalies").count() == 3
 
 
 def test_a_report_through_connect_cannot_write_single_files() -> None:

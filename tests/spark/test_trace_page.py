@@ -66,12 +66,6 @@ def test_no_text_of_a_report_becomes_html() -> None:
     assert f"message {EVIL}" in shown
 
 
-def test_the_page_says_whose_times_it_shows() -> None:
-    by_call, by_nsqd = (html_page(hostile_report() | {"side": side}) for side in ("client", "server"))
-    assert "Publish is the time of the call, so waiting in the producer counts" in by_call
-    assert "Publish is the time at which nsqd had the message, so waiting in the topic" in by_nsqd
-
-
 def test_latencies_name_only_the_places_that_differ() -> None:
     report = hostile_report()
     several, one = (html_page(report | {"latency": rows}, "t") for rows in (report["latency"], report["latency"][1:]))

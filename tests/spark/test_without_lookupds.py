@@ -18,8 +18,6 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.engine.lookupd import LookupClient
-from nsq_ha.errors import LookupUnavailableError
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub
 from nsq_ha.spark import cluster as cluster_module
 from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
@@ -27,10 +25,9 @@ from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.sink import NsqBatchWriter, TaskWritten
 from nsq_ha.spark.stream import NsqStreamReader
-from tests.spark.streams import until
+from tests.devcluster.probes import until
 
 if TYPE_CHECKING:
-    from nsq_ha.engine.answers import TopicInfo
     from nsq_ha.policy.topology import Node, TopicView
 
 VALUE, PARTITION = StructField("value", BinaryType()), StructField("partition", IntegerType())
@@ -180,35 +177,3 @@ def test_one_nsqlookupd_that_is_frozen_hides_no_topic(lonely: DevCluster, monkey
             assert asked.silence is None
         finally:
             lonely.thaw(LOOKUPDS[0])
-
-
-def test_one_nsqlookupd_that_has_just_started_hides_no_topic(
-    lonely: DevCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = lonely.create_topic(next(names), 1)
-    listed = LookupClient.topics
-
-    async def of_some(client: LookupClient) -> tuple[TopicInfo, ...]:
-        return () if client.lookupd == lonely.lookupd[0] else await listed(client)
-
-    monkeypatch.setattr(LookupClient, "topics", of_some)
-    with BlockingCluster(tuple(lonely.lookupd)) as asked:
-        assert topic in asked.topics()
-
-
-@pytest.mark.usefixtures("quick")
-def test_what_nobody_has_answered_is_an_error(lonely: DevCluster, silence: Callable[[], None]) -> None:
-    topic = lonely.create_topic(next(names), 2)
-    known = view_of(lonely, topic).leaders[1]
-    with BlockingCluster(tuple(lonely.lookupd), timeout=0.2) as asked:
-        before = asked.view(topic)
-        silence()
-        for _ in range(3):
-            assert asked.view(topic) == before, "the last answer"
-            assert asked.leader(topic, 1) == known
-        assert isinstance(asked.silence, LookupUnavailableError)
-        with pytest.raises(LookupUnavailableError):
-            asked.view("another")
-        with pytest.raises(LookupUnavailableError):
-            asked.leader("another", 0)
-        assert asked.leader("another", 0, known) == known
