@@ -23,7 +23,6 @@ from tests.support.inside import in_cluster, nsqd_of
 
 QUIET = 0.1
 """Seconds of silence that count as silence."""
-_KINDS = {"response": FrameType.RESPONSE, "error": FrameType.ERROR, "message": FrameType.MESSAGE}
 _OWNERS = re.compile(rb"(\d+) vs \d+")
 
 

@@ -44,10 +44,9 @@ class Client(AnyConsumer[Record]):
         self.dropped = True
 
 
-def channel_with(count: int, *, ordered: bool = False) -> tuple[Channel, Log]:
+def channel_with(count: int) -> tuple[Channel, Log]:
     log = Log(0, extended=False)
     channel = Channel("billing", log, Cursor(0), functools.partial(refresh, log), lambda _: None)
-    channel.ordered = ordered
     add(channel, log, count)
     return channel, log
 
@@ -103,25 +102,6 @@ def test_a_window_full_of_finished_messages_stops_reading() -> None:
     assert len(client.got) > before
 
 
-def test_a_channel_that_delays_most_of_its_messages_stops_reading() -> None:
-    channel, _ = channel_with(3 * MAX_CONFIRM_WINDOW)
-    client = joined(channel, ready=100)
-    first, *_ = client.in_hand
-    for internal_id in client.in_hand[1:]:
-        channel.requeue(internal_id, client, 30.0, 0.0)
-    for internal_id in itertools.islice(client.in_hand, 100, None):  # it grows
-        channel.requeue(internal_id, client, 30.0, 0.0)
-    stopped_at = len(client.got)
-    assert MAX_CONFIRM_WINDOW <= stopped_at < MAX_CONFIRM_WINDOW + 100
-    with pytest.raises(Refusal, match="Too much deferred"):
-        channel.requeue(first, client, 60.0, 0.0)
-    channel.finish(first, client, 0.0)
-    channel.tick(30.0)
-    for internal_id in itertools.islice(client.in_hand, stopped_at, None):
-        channel.finish(internal_id, client, 30.0)
-    assert len({body for body, _ in client.got}) == 3 * MAX_CONFIRM_WINDOW
-
-
 def test_touch_cannot_keep_a_message_for_ever() -> None:
     channel, _ = channel_with(1)
     client = joined(channel, msg_timeout=600.0)
@@ -133,9 +113,8 @@ def test_touch_cannot_keep_a_message_for_ever() -> None:
     assert client.got == [(b"m0", 1), (b"m0", 2)]
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-def test_consumers_take_turns_when_messages_come_singly(*, ordered: bool) -> None:
-    channel, log = channel_with(0, ordered=ordered)
+def test_consumers_take_turns_when_messages_come_singly() -> None:
+    channel, log = channel_with(0)
     clients = [joined(channel), joined(channel)]
     for _ in range(10):
         add(channel, log, 1)
@@ -166,19 +145,6 @@ def test_a_switch_to_ordered_gives_out_what_is_in_hand_and_begins_again() -> Non
     with pytest.raises(Refusal, match="not in flight"):
         channel.finish(client.in_hand[1], client, 0.0)
     assert client.got[2:] == [(b"m1", 1)]
-
-
-def test_a_switch_to_ordered_forgets_what_is_unanswered_or_finished_out_of_order() -> None:
-    channel, _ = channel_with(3)
-    client = joined(channel, ready=3)
-    channel.finish(client.in_hand[2], client, 0.0)
-    assert channel.depth == 3
-    channel.switch_to_ordered()
-    channel.dispatch(0.0)
-    assert channel.depth == 3
-    for _ in range(3):
-        channel.finish(client.in_hand[-1], client, 0.0)
-    assert client.got[3:] == [(b"m0", 1), (b"m1", 1), (b"m2", 1)]
 
 
 class AnyClients(RuleBasedStateMachine):
@@ -299,57 +265,3 @@ TestAnyClients.settings = settings(stateful_step_count=40)
 
 
 # ------------------------------------------------------------ tags
-
-
-def tagged(ready: int, tag: str) -> Client:
-    client = Client(ready)
-    client.tag = tag
-    return client
-
-
-def channel_with_tags(*tags: str | None) -> Channel:
-    log = Log(0, extended=True)
-    channel = Channel("billing", log, Cursor(0), functools.partial(refresh, log), lambda _: None)
-    for number, tag in enumerate(tags):
-        ext = None if tag is None else b'{"##client_dispatch_tag":"%s"}' % tag.encode()
-        log.append(Draft(b"%d" % number, 0, ext), 0)
-    log.commit()
-    log.flush()
-    channel.grow(log.flushed)
-    return channel
-
-
-def test_a_tagged_message_waits_for_a_consumer_with_its_tag() -> None:
-    channel = channel_with_tags("blue", "red", "blue", None)
-    blue, other = tagged(9, "blue"), Client(9)
-    channel.add(other)
-    channel.add(blue)
-    blue.ready = 0
-    channel.dispatch(0)
-    assert other.got == []  # the first one waits for the consumer that is not ready
-    blue.ready = 9
-    channel.dispatch(0)
-    assert [body for body, _ in blue.got] == [b"0", b"2"]
-    assert [body for body, _ in other.got] == [b"1", b"3"]
-
-
-def test_when_the_last_consumer_with_a_tag_leaves_others_get_its_messages() -> None:
-    channel = channel_with_tags("blue", "blue")
-    blue, other = tagged(0, "blue"), Client(9)
-    channel.add(blue)
-    channel.add(other)
-    channel.dispatch(0)
-    assert other.got == []
-    channel.remove(blue, 0)
-    assert [body for body, _ in other.got] == [b"0", b"1"]
-
-
-def test_an_untagged_message_blocks_tagged_ones() -> None:
-    channel = channel_with_tags(None, "blue")
-    blue, other = tagged(9, "blue"), Client(9)
-    channel.add(blue)
-    channel.dispatch(0)
-    assert blue.got == []
-    channel.add(other)
-    channel.dispatch(0)
-    assert ([body for body, _ in blue.got], [body for body, _ in other.got]) == ([b"1"], [b"0"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsq_ha import ConfigError, Consumer, OutgoingMessage, Producer, PublishError, Receipt
+from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError, Receipt
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import MessageRefusedError, ServerError
 from tests.support.waiting import eventually
@@ -58,19 +58,6 @@ async def test_a_message_of_3_mb_arrives_if_both_sides_allow_it(start: Any) -> N
         assert sorted(found) == [5, len(body), len(body), LARGE]
 
 
-async def test_by_default_a_large_message_is_refused_before_it_is_sent(start: Any) -> None:  # noqa: ANN401
-    options = await start(max_msg_size=LARGE)
-    async with Producer(**options) as producer:
-        for publish in (
-            producer.publish("orders", bytes(3_000_000)),
-            producer.publish_many("orders", [bytes(3_000_000)]),
-        ):
-            with pytest.raises(
-                ConfigError, match=r"exceeds max_message_bytes=1048576: split it; or raise max_message_b"
-            ):
-                await publish
-
-
 @pytest.mark.few("partitioned-5", "plain-1")
 @pytest.mark.parametrize("count", [1, 5])
 async def test_a_server_that_accepts_less_says_what_to_change(start: Any, count: int) -> None:  # noqa: ANN401
@@ -110,17 +97,6 @@ async def test_a_message_larger_than_a_batch_is_sent_alone(start: Any) -> None: 
         assert all(isinstance(outcome, Receipt) for outcome in outcomes)
         found = [len((await anext(consumer)).body) for _ in range(4)]
         assert sorted(found) == [1, 9_000, 9_993, 20_000]
-
-
-async def test_times_of_another_server(start: Any) -> None:  # noqa: ANN401
-    options = await start(max_msg_timeout=7200.0, max_heartbeat_interval=300.0)
-    async with (
-        Consumer("orders", "ch", **options, msg_timeout=7200.0, heartbeat_interval=300.0) as consumer,
-        Producer(**options, heartbeat_interval=300.0) as producer,
-    ):
-        await producer.publish("orders", b"x")
-        message = await anext(consumer)
-        message.finish()
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.compression import SnappyCodec
 from tests.devcluster.clock import held
 from tests.devcluster.probes import until
-from tests.devcluster.wire import attempts, connect, identify, message_id, pub
+from tests.devcluster.wire import attempts, connect, identify, pub
 from tests.support.certificates import server_context
-from tests.support.inside import in_cluster, nsqd_of
 
 
 @pytest.fixture(scope="module")
@@ -66,23 +65,6 @@ def test_commands_before_the_next_layer_are_not_done(address: str, fields: dict[
         assert wire.is_quiet(0.2)
 
 
-def test_tls_and_compression_work_together_under_load(address: str) -> None:
-    with connect(address, identify(tls_v1=True, snappy=True, extend_support=False)) as wire:
-        assert b'"tls_v1":true' in wire.answer()
-        wire.secure()
-        assert wire.answer() == b"OK"
-        wire.compress(SnappyCodec())
-        assert wire.answer() == b"OK"
-        wire.send(b"SUB orders secured 0\nRDY 100\n")
-        assert wire.answer() == b"OK"
-        bodies = [bytes([number % 256]) * 3000 for number in range(200)]
-        publish_all(address, bodies)
-        for body in bodies:
-            data = wire.message()
-            assert data[26:] == body
-            wire.send(b"FIN " + message_id(data) + b"\n")
-
-
 def test_damaged_compression_ends_the_connection(address: str) -> None:
     with connect(address, identify(snappy=True)) as wire:
         wire.answer()
@@ -97,30 +79,6 @@ def test_a_line_without_end_is_cut(address: str) -> None:
     with connect(address) as wire:
         wire.send(b"x" * 70_000)
         assert wire.ends()
-
-
-def publish_all(address: str, bodies: list[bytes], topic: str = "orders") -> None:
-    with connect(address) as publishing:
-        for body in bodies:
-            publishing.send(pub(topic, body))
-        for _ in bodies:
-            assert publishing.answer() == b"OK"
-
-
-def test_sampling_leaves_messages_out_for_good(address: str, cluster: DevCluster) -> None:
-    with connect(address, identify(sample_rate=50), b"SUB sampled some 0\nRDY 2500\n") as wire:
-        wire.answer()
-        assert wire.answer() == b"OK"
-        publish_all(address, [b"z"] * 400, "sampled")
-        got = 0
-        replica = nsqd_of(cluster, "nsqd-0").replicas["sampled", 0]
-        channel = in_cluster(cluster, lambda: replica.channels["some"])
-        while not in_cluster(cluster, lambda: channel.end == 400 and not channel.depth):
-            if not wire.is_quiet(0.01):
-                _, data = wire.frame()
-                wire.send(b"FIN " + message_id(data) + b"\n")
-                got += 1
-        assert 100 < got < 320
 
 
 def test_gathered_messages_come_together_when_the_time_is_over(address: str, cluster: DevCluster) -> None:

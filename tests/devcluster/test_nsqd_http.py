@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
@@ -51,14 +50,6 @@ def said(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.text.removeprefix('{"message":"').removesuffix('"}')
 
 
-@pytest.mark.parametrize(
-    "batch", [b"", struct.pack(">i", 0), struct.pack(">iI", 1, 9) + b"short", struct.pack(">i", 2**31 - 1)]
-)
-def test_damaged_batches_are_refused(seen: Probe, batch: bytes) -> None:
-    assert call(seen, "/mpub", batch, binary="true").status_code == 413
-    assert stats(seen)["message_count"] == 0
-
-
 def test_names_and_numbers_are_checked(seen: Probe) -> None:
     assert said(call(seen, "/channel/create", topic="")) == (400, "MISSING_ARG_TOPIC")
     assert said(call(seen, "/channel/create", topic="bad!")) == (400, "INVALID_ARG_TOPIC")
@@ -67,21 +58,6 @@ def test_names_and_numbers_are_checked(seen: Probe) -> None:
     assert said(call(seen, "/channel/create", channel="bad!")) == (400, "INVALID_ARG_CHANNEL")
     assert said(call(seen, "/channel/empty", channel="none")) == (404, "CHANNEL_NOT_FOUND")
     assert said(call(seen, "/channel/setoffset", b"special:-1", channel="none")) == (404, "CHANNEL_NOT_FOUND")
-
-
-def test_a_closed_topic_takes_channels_at_the_nsqlookupd_only(cluster: DevCluster) -> None:
-    seen = Probe(cluster, "closed")
-    assert said(call(seen, "/channel/create", channel="new"))[0] == 403
-    assert said(call(seen, "/channel/delete", channel="new"))[0] == 403
-    seen.http.close()
-
-
-def test_writing_is_disabled_and_enabled_on_one_node(cluster: DevCluster, seen: Probe) -> None:
-    node = cluster.leader(seen.topic) or ""
-    cluster.refuse_writes(node)
-    assert said(call(seen, "/pub", b"x")) == (400, "E_FAILED_ON_NOT_LEADER")
-    cluster.refuse_writes(node, refuse=False)
-    assert call(seen, "/pub", b"x").text == "OK"
 
 
 def test_the_next_leader_knows_a_channel_that_was_created(cluster: DevCluster) -> None:

@@ -144,23 +144,6 @@ def test_a_restarted_nsqlookupd_learns_by_the_next_ping(cluster: DevCluster) -> 
     until(lambda: lookup(cluster, "t") == set(cluster.nsqds.values()))
 
 
-def test_a_frozen_nsqlookupd_learns_later_what_it_missed(cluster: DevCluster) -> None:
-    cluster.freeze("nsqlookupd-0")
-    cluster.create_topic("t")
-    cluster.thaw("nsqlookupd-0")
-    until(lambda: lookup(cluster, "t") == set(cluster.nsqds.values()))
-    cluster.freeze("nsqlookupd-0")
-    cluster.kill("nsqd-0")
-    cluster.thaw("nsqlookupd-0")
-    assert lookup(cluster, "t") == {cluster.nsqds["nsqd-1"]}
-
-
-def test_a_cut_nsqlookupd_is_told_again(cluster: DevCluster) -> None:
-    cluster.create_topic("t")
-    cluster.cut("nsqlookupd-0")
-    until(lambda: lookup(cluster, "t") == set(cluster.nsqds.values()))
-
-
 def test_a_tombstone_ends(cluster: DevCluster) -> None:
     cluster.create_topic("t")
     node = cluster.http_address("nsqd-0").removeprefix("http://")
@@ -267,28 +250,6 @@ def test_memory_and_backend_are_read_in_no_order(cluster: DevCluster) -> None:
     assert len(set(first)) == 200
 
 
-def test_each_channel_has_a_copy_with_attempts_of_its_own(cluster: DevCluster) -> None:
-    address = cluster.nsqds["nsqd-0"]
-    with subscribe(address, "t", "a") as a, subscribe(address, "t", "b") as b:
-        publish(address, pub("t", b"one"))
-        first = a.message()
-        a.send(b"REQ " + message_id(first) + b" 0\n")
-        again = a.message()
-        other = b.message()
-    assert message_id(first) == message_id(again) == message_id(other)
-    assert (first[9], again[9], other[9]) == (1, 2, 1)
-
-
-def test_sampling_loses_the_other_messages(cluster: DevCluster) -> None:
-    address = cluster.nsqds["nsqd-0"]
-    with subscribe(address, "t", ready=1000, sample_rate=10) as wire:
-        publish(address, mpub("t", *[b"%d" % number for number in range(500)]))
-        until(lambda: stats(cluster, "nsqd-0", "t")["channels"][0]["depth"] == 0)
-        channel = stats(cluster, "nsqd-0", "t")["channels"][0]
-        assert 0 < channel["in_flight_count"] < 250
-        assert len(bodies(wire, channel["in_flight_count"])) == channel["in_flight_count"]
-
-
 def test_an_ephemeral_topic_ends_with_its_last_channel(cluster: DevCluster) -> None:
     with subscribe(cluster.nsqds["nsqd-0"], "t#ephemeral", "c#ephemeral"):
         assert lookup(cluster, "t#ephemeral") == {cluster.nsqds["nsqd-0"]}
@@ -309,18 +270,6 @@ def test_gathering_waits_for_a_reason_when_its_time_is_off(cluster: DevCluster) 
         assert wire.is_quiet(0.1)
         publish(address, pub("t", b"two"))
         assert bodies(wire, 2) == {b"one", b"two"}  # it can take no more
-
-
-def test_a_lower_ready_count_and_a_pause_write_what_was_gathered(cluster: DevCluster) -> None:
-    address = cluster.nsqds["nsqd-0"]
-    with subscribe(address, "t", ready=9, output_buffer_timeout=-1) as wire:
-        publish(address, pub("t", b"one"))
-        wire.send(b"RDY 1\n")
-        assert bodies(wire, 1) == {b"one"}
-        wire.send(b"RDY 9\n")
-        publish(address, pub("t", b"two"))
-        post(cluster, "nsqd-0", "/channel/pause?topic=t&channel=ch")
-        assert bodies(wire, 1) == {b"two"}
 
 
 # ---------------------------------------------------------------- ids
