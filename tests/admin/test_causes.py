@@ -71,10 +71,7 @@ HALF = (LookupdState("http://l0:4161", True, "", (A, B)), LookupdState("http://l
     ("now", "expected_sentences"),
     [
         (WHOLE, []),
-        (
-            KILLED,
-            ["nsqd n:1 gone for 4 s; 14 partitions have no leader; one more loss stops writes of 14 topics"],
-        ),
+        (KILLED, ["nsqd n:1 gone for 4 s; 14 partitions have no leader; one more loss stops writes of 14 topics"]),
         (
             LATER,
             ["nsqd n:1 gone for 14 s; 14 partitions led by others after 6 s; one more loss stops writes of 14 topics"],
@@ -83,10 +80,7 @@ HALF = (LookupdState("http://l0:4161", True, "", (A, B)), LookupdState("http://l
             after(104.0, node(2, *LED), node(3, *FOLLOWED), replicas=replicas({B}, {A})),
             [GONE_FOR_4 + "; 14 partitions of t0, t1, t10 and 11 more cannot be written"],
         ),
-        (
-            reading(5.0, node(2, *LED), before=Reading(0.0, memory=Memory())),
-            [],
-        ),
+        (reading(5.0, node(2, *LED), before=Reading(0.0, memory=Memory())), []),
         (
             dataclasses.replace(reading(5.0, node(2, *LED), node(3, *FOLLOWED)), replicas=replicas({B, C}, {A})),
             ["nsqd n:1 gone; one more loss stops writes of 14 topics"],
@@ -99,10 +93,7 @@ HALF = (LookupdState("http://l0:4161", True, "", (A, B)), LookupdState("http://l
             after(104.0, node(2, *LED), node(3, *FOLLOWED), absent={A: HANGS}),
             [f"{HANGING}; 14 partitions led by others after 4 s"],
         ),
-        (
-            after(104.0, node(2, *LED), node(3, *FOLLOWED), absent={A: node(1)}),
-            [CUT_OFF],
-        ),
+        (after(104.0, node(2, *LED), node(3, *FOLLOWED), absent={A: node(1)}), [CUT_OFF]),
         (
             after(104.0, node(1, error="refused"), node(2, *LED), node(3, *FOLLOWED)),
             ["nsqd n:1 does not answer for 4 s; 14 partitions led by others after 4 s"],
@@ -137,14 +128,8 @@ HALF = (LookupdState("http://l0:4161", True, "", (A, B)), LookupdState("http://l
             reading(1.0, node(1), node(2), lookupds=HALF),
             ["nsqlookupds disagree: http://l1:4161 does not list nsqd n:2, another one does"],
         ),
-        (
-            reading(1.0, node(1, partition(is_leader=False)), stable=False),
-            ["1 partition has no leader: orders-0"],
-        ),
-        (
-            reading(1.0, node(1), stable=False),
-            [UNSTABLE],
-        ),
+        (reading(1.0, node(1, partition(is_leader=False)), stable=False), ["1 partition has no leader: orders-0"]),
+        (reading(1.0, node(1), stable=False), [UNSTABLE]),
         (reading(1.0, errors={"nsqds": "refused"}), ["the cluster does not answer"]),
     ],
 )  # fmt: skip

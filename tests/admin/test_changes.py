@@ -82,6 +82,19 @@ async def test_expanding_gives_the_new_partitions_the_channels_of_the_others(
     assert cluster.nsqd.queries("/channel/create") == [{"topic": "orders", "partition": "1", "channel": "billing"}]
 
 
+async def test_a_second_expansion_completes_the_first(cluster: Scripted, admin: AdminClient) -> None:
+    cluster.leader.answer("/topic/partition/expand", b"")
+    cluster.lookups(cluster.body(4150, 4150) | {"channels": ["billing"]})
+    cluster.has_channels()
+    empty = part(1) | {"is_leader": False}
+    cluster.nsqd.answer("/stats", {"topics": [part(0, "billing"), empty | {"is_leader": True}]})
+    cluster.nsqd.then("/stats", {"topics": [part(0, "billing"), empty]})
+    cluster.nsqd.then("/stats", {"topics": [part(0, "billing"), empty | {"is_leader": True}]})
+    cluster.nsqd.answer("/channel/create", b"")
+    await admin.expand("orders", 2)
+    assert cluster.nsqd.queries("/channel/create") == [{"topic": "orders", "partition": "1", "channel": "billing"}]
+
+
 async def test_channels_that_cannot_be_created_are_a_warning(
     cluster: Scripted, admin: AdminClient, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -200,6 +213,14 @@ async def test_a_destination_that_makes_no_sense_is_refused(cluster: Scripted, a
         await admin.move_leader("orders", -1)
     with pytest.raises(NoLeaderError):
         await admin.move_leader("orders", 1)
+
+
+async def test_a_move_that_does_nothing_is_asked_for_again(cluster: Scripted, admin: AdminClient) -> None:
+    in_sync(cluster, 4150, 4160)
+    cluster.leader.answer("/topic/partition/move", b"")
+    cluster.lookups(*[cluster.body(4150)] * 13, cluster.body(4160))
+    assert (await admin.move_leader("orders", 0)).tcp_port == 4160
+    assert cluster.leader.count("/topic/partition/move") == 2
 
 
 @pytest.mark.parametrize(("late", "asked"), [(10, 1), (12, 2)])

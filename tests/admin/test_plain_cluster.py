@@ -125,6 +125,15 @@ async def test_nor_is_it_when_it_is_described(cluster: Plain, admin: AdminClient
     assert [entry.leader.http_port for entry in described.partitions if entry.leader] == [cluster.nsqds[1].port]
 
 
+async def test_an_nsqd_that_only_a_slow_nsqlookupd_lists_is_described(cluster: Plain, admin: AdminClient) -> None:
+    """Its messages were missing in what was said to be the whole topic."""
+    cluster.has_topic(0, 1)
+    cluster.lookupds[1].delay = 0.6
+    described = await asyncio.wait_for(admin.describe("orders"), LIMIT)
+    found = {entry.leader.http_port for entry in described.partitions if entry.leader}
+    assert found == {nsqd.port for nsqd in cluster.nsqds}
+
+
 async def test_a_topic_that_only_nsqds_have_is_deleted_there(cluster: Plain, admin: AdminClient) -> None:
     """An earlier call failed at this nsqd, after the nsqlookupds had deleted the topic."""
     cluster.nsqds[1].answer("/topic/delete", b"")
@@ -155,6 +164,12 @@ async def test_an_nsqd_without_the_topic_need_not_answer(cluster: Plain, admin: 
     await cluster.nsqds[1].stop()
     await asyncio.wait_for(admin.delete_topic("orders"), LIMIT)
     assert cluster.nsqds[0].count("/topic/delete") == 1
+
+
+async def test_without_any_trace_of_the_topic_all_nsqds_must_answer(cluster: Plain, admin: AdminClient) -> None:
+    await cluster.nsqds[1].stop()
+    with pytest.raises(ConnectError, match=f"nsqd {cluster.nsqds[1].url}"):
+        await admin.delete_topic("orders")
 
 
 async def test_a_topic_that_comes_back_says_why(cluster: Plain, admin: AdminClient) -> None:
