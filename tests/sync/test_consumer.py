@@ -127,6 +127,18 @@ def ahead(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return found
 
 
+def test_what_a_thread_does_not_take_in_time_is_given_back_in_order(
+    cluster: DevCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = cluster.create_topic("given_back", 1, 1)
+    with Consumer(name, "ch", lookupd=cluster.lookupd) as consumer:
+        bodies = publish(producer, name, 100)
+        found = ahead(consumer, monkeypatch)
+        consumer._local.handle.taker._fresh_until = 0.0  # as after a quarter of a second
+        found += some(consumer, 100 - len(found))
+        assert found == bodies
+
+
 def test_what_a_slow_thread_does_not_take_in_time_goes_to_another_one(
     cluster: DevCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
