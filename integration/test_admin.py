@@ -14,7 +14,6 @@ from integration.reading import LIMIT, Consumers, eventually, next_of
 from nsq_ha import Producer, StartFrom
 from nsq_ha.admin import AdminClient
 from nsq_ha.errors import ChannelNotFoundError, ConfigError, DiscoveryError, TopicNotFoundError
-from tests.support.waiting import turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -197,19 +196,6 @@ async def test_a_short_limit_is_kept_and_says_what_may_happen(
         await admin.unpause_channel(ordinary, channel, timeout=0.001)
     await admin.unpause_channel(ordinary, channel)
     assert not any(entry.paused for entry in (await found(admin, ordinary, channel)).values())
-
-
-@pytest.mark.plain
-async def test_a_cancelled_call_can_be_repeated(admin: AdminClient, ordinary: str, channel: str) -> None:
-    await admin.create_channel(ordinary, channel)
-    for turns in (1, 5, 25):
-        change = asyncio.create_task(admin.pause_channel(ordinary, channel))
-        await turn(turns)
-        change.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await change
-    await admin.pause_channel(ordinary, channel)
-    assert all(entry.paused for entry in (await found(admin, ordinary, channel)).values())
 
 
 # ---------------------------------------------------------------- topics

@@ -1,12 +1,11 @@
 """What a consumer does for handlers that fail, or that take long: it pauses, and touches their messages."""
 
 import asyncio
-import contextlib
 import time
 
 import pytest
 
-from integration.reading import LIMIT, Consumers, eventually, running
+from integration.reading import Consumers, eventually, running
 from nsq_ha import Backoff, Message, Producer
 from nsq_ha.events import BackoffChanged, Event
 from tests.support.waiting import dawdle
@@ -116,23 +115,3 @@ async def test_a_long_handler_keeps_its_message_with_auto_touch(
         await producer.publish(ordinary, mark)
         await eventually(is_done)
     assert calls == [1]
-
-
-@pytest.mark.plain
-async def test_batches_are_finished_together(
-    producer: Producer, consume: Consumers, ordinary: str, mark: bytes
-) -> None:
-    found: list[bytes] = []
-    sizes: list[int] = []
-    async with consume(ordinary) as consumer:
-        await producer.publish_many(ordinary, [mark + b"%d" % number for number in range(130)])
-        batches = consumer.batches(max_messages=50, max_wait=0.5)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(anext(consumer.batches(1000, 60.0)), 1.0)
-        while len(found) < 130:
-            async with await asyncio.wait_for(anext(batches), LIMIT) as batch:
-                found += [message.body for message in batch if message.body.startswith(mark)]
-                sizes.append(len(batch))
-                assert {message.attempts for message in batch} == {1}
-    assert sorted(found) == sorted(mark + b"%d" % number for number in range(130))
-    assert max(sizes) == 50

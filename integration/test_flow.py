@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from integration.reading import Consumers, bodies, eventually, is_multiset, next_of, read
-from nsq_ha import ClosedError, ConfigError, Consumer, Message, OutgoingMessage, Producer
-from tests.support.inside import consumer_machine_of
+from nsq_ha import ClosedError, OutgoingMessage, Producer
 from tests.support.waiting import turn
 
 AT_ONCE = 20.0
@@ -80,41 +79,6 @@ async def test_a_consumer_may_start_paused(producer: Producer, consume: Consumer
         await consumer.aclose()
         await running
     assert is_multiset(bodies(messages, mark), [b"%d" % number for number in range(8)])
-
-
-async def test_max_in_flight_changes_while_running(
-    producer: Producer, consume: Consumers, ordinary: str, mark: bytes
-) -> None:
-    async with consume(ordinary, max_in_flight=20) as consumer:
-        await producer.publish_many(ordinary, spread(mark, 60, 2))
-        for message in await read(consumer, mark, 20, finish=False):
-            message.requeue(0)
-        consumer.set_max_in_flight(0)
-        assert consumer.max_in_flight == 0
-        for message in consumer_inbox(consumer):
-            message.requeue(0)
-
-        async def is_paused() -> bool:
-            for message in consumer_inbox(consumer):
-                message.requeue(0)
-            return await in_flight(consume, ordinary) == 0
-
-        await eventually(is_paused)
-        consumer.set_max_in_flight(3)
-        held = await read(consumer, mark, 3, finish=False)
-        assert await in_flight(consume, ordinary) == 3
-        for message in held:
-            message.finish()
-        with pytest.raises(ConfigError):
-            consumer.set_max_in_flight(-1)
-
-
-def consumer_inbox(consumer: Consumer) -> list[Message]:
-    """Take what was delivered and not handed out."""
-    inbox = consumer_machine_of(consumer).queue
-    taken = list(inbox)
-    inbox.clear()
-    return taken
 
 
 @pytest.mark.plain

@@ -57,18 +57,6 @@ async def test_republish_puts_it_at_the_end(producer: Producer, consume: Consume
     assert again.internal_id > good.internal_id
 
 
-async def test_republish_keeps_headers_and_tag(
-    producer: Producer, consume: Consumers, extended: str, mark: bytes
-) -> None:
-    async with consume(extended, max_attempts=1, on_give_up="republish", producer=producer) as consumer:
-        await producer.publish(extended, mark, headers={"a": [1]}, tag="t", trace_id=9)
-        first = await next_of(consumer, mark)
-        first.requeue(0)
-        again = (await read(consumer, mark, 1))[0]
-    assert again.internal_id != first.internal_id
-    assert (again.headers, again.tag, again.trace_id, again.attempts) == ({"a": [1]}, "t", 9, 1)
-
-
 async def test_dead_letter(producer: Producer, consume: Consumers, ordered: str, ordinary: str, mark: bytes) -> None:
     async with (
         consume(ordinary) as dead,

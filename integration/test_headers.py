@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from integration.reading import Consumers, bodies, eventually, next_of, read
-from nsq_ha import Backoff, ExtFilter, OutgoingMessage, Producer, StartFrom
+from nsq_ha import ExtFilter, OutgoingMessage, Producer, StartFrom
 
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest
@@ -187,21 +187,3 @@ async def test_compressed_bodies(
             if message.headers.get("nsq.msg.size") == str(len(body)):
                 stored.append(message)
         assert all(len(m.body) < 10_000 and m.headers["nsq.client.compress"] == NUMBERS[codec] for m in stored)
-
-
-async def test_a_broken_body_is_delivered_again_and_given_up(
-    producer: Producer, consume: Consumers, extended: str, mark: bytes
-) -> None:
-    broken = {"nsq.client.compress": "2", "nsq.msg.size": "100"}
-    given_up: list[Message] = []
-    quick = Backoff(initial=0.01, maximum=0.01)
-    async with consume(
-        extended, max_attempts=2, on_give_up=given_up.append, requeue_backoff=quick, handler_backoff=None
-    ) as consumer:
-        await producer.publish(extended, mark + b"no snappy", headers=broken, partition=0)
-        await producer.publish(extended, mark + b"good", partition=0)
-        assert bodies(await read(consumer, mark, 1), mark) == [b"good"]
-        waiting = asyncio.create_task(anext(consumer))
-        await eventually(lambda: given_up)
-        waiting.cancel()
-    assert [(message.body, message.headers) for message in given_up] == [(mark + b"no snappy", broken)]

@@ -4,7 +4,7 @@ import pytest
 
 from integration.cluster import ClusterUnderTest
 from integration.reading import Consumers, bodies, is_multiset, numbers_by_key, read
-from nsq_ha import ConfigError, OutgoingMessage, Producer, Receipt
+from nsq_ha import OutgoingMessage, Producer, Receipt
 from nsq_ha.base.identity import partition_of
 from nsq_ha.errors import PublishError, TopicNotFoundError
 from nsq_ha.policy.sharding import partition_for
@@ -27,11 +27,6 @@ async def test_a_batch_without_keys(producer: Producer, consume: Consumers, ordi
     assert {receipt.attempts for receipt in receipts} == {1}
     # One command: one append to one partition.
     assert len({receipt.partition for receipt in receipts}) == 1
-
-
-@pytest.mark.plain
-async def test_an_empty_batch(producer: Producer, ordinary: str) -> None:
-    assert await producer.publish_many(ordinary, []) == []
 
 
 async def test_each_key_goes_to_its_partition_and_keeps_its_order(
@@ -105,25 +100,6 @@ async def test_ten_thousand_small_messages(producer: Producer, consume: Consumer
         receipts_of(await producer.publish_many(ordinary, wanted))
         messages = await read(consumer, mark, len(wanted))
     assert is_multiset([message.body for message in messages], wanted)
-
-
-async def test_one_wrong_message_stops_the_batch_before_anything_is_sent(
-    producer: Producer, consume: Consumers, ordered: str, mark: bytes
-) -> None:
-    good = OutgoingMessage(mark + b"good", key="k")
-    async with consume(ordered) as consumer:
-        for wrong, why in (
-            (OutgoingMessage(b"", key="k"), "empty"),
-            (OutgoingMessage(mark), "give key= or partition="),
-            (OutgoingMessage(mark, partition=4), "does not exist"),
-            (OutgoingMessage(mark, key="k", headers={"a": 1}), "extended"),
-            (OutgoingMessage(mark, key="k", trace_id=2**64), "64-bit"),
-        ):
-            with pytest.raises(ConfigError, match=f"message 1: .*{why}"):
-                await producer.publish_many(ordered, [good, wrong])
-        await producer.publish(ordered, mark + b"after", key="k")
-        messages = await read(consumer, mark, 1)
-    assert bodies(messages, mark) == [b"after"]
 
 
 async def test_every_message_of_an_unknown_topic_has_its_error(cluster: ClusterUnderTest) -> None:

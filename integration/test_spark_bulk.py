@@ -20,8 +20,6 @@ from nsq_ha.spark.read.range_reader import RangeReader
 from tests.spark.projections import ALL
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from integration.cluster import ClusterUnderTest
     from nsq_ha.spark.read.range_reader import Rows
 
@@ -107,20 +105,3 @@ async def test_a_leader_that_moves_in_the_middle_changes_no_row(
     bodies = await publish(producer, ordinary, mark)
     values = await asyncio.to_thread(lambda: compared(both(tuple(cluster.lookupd), ordinary, move)))
     assert sorted(value for value in values if value.startswith(mark)) == sorted(bodies)
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(900)
-async def test_spark_reads_in_bulk_what_was_published(
-    spark: SparkSession, cluster: ClusterUnderTest, producer: Producer, ordered: str, mark: bytes
-) -> None:
-    bodies = await publish(producer, ordered, mark)
-
-    def read(fetch: str) -> list[tuple[int, int, bytes]]:
-        given = {"lookupd": ",".join(cluster.lookupd), "topic": ordered, "fetch": fetch}
-        rows = spark.read.format("nsq").options(**given).load().select("partition", "offset", "value").collect()
-        return sorted((row.partition, row.offset, bytes(row.value)) for row in rows)
-
-    rows = await asyncio.to_thread(read, "bulk")
-    assert sorted(value for *_, value in rows if value.startswith(mark)) == sorted(bodies)
-    assert rows == await asyncio.to_thread(read, "subscribe")

@@ -9,7 +9,6 @@ import pytest
 from integration.cluster import ClusterUnderTest
 from integration.reading import LIMIT, Consumers, bodies, eventually, next_of, read, without_repeats
 from nsq_ha import OutgoingMessage, Producer, Receipt, StartFrom
-from nsq_ha.errors import InvalidCommandError
 from tests.support.inside import connection_of, partitions_of
 
 PARTITIONS = 2
@@ -165,14 +164,6 @@ async def test_the_start_counts_once_not_after_a_lost_connection(consume: Consum
     assert min(numbers) == COUNT - 4
     # What was finished does not come again, but for the first message of a channel that just became ordered.
     assert len(numbers) <= 6
-
-
-async def test_a_time_that_the_server_cannot_count_is_raised(consume: Consumers, history: History) -> None:
-    start = StartFrom.timestamp(0)
-    object.__setattr__(start, "value", 253402214400)  # refused at once where it is made
-    with pytest.raises(InvalidCommandError, match="Invalid timestamp 253402214400"):
-        async with consume(history.topic, start_from=start):
-            pytest.fail("entered")
 
 
 @pytest.fixture(params=["ordinary", "ordered"])
