@@ -150,13 +150,6 @@ def test_the_edges_are_legal(kind: type[ClientConfig], options: dict[str, object
         assert hasattr(config, name)
 
 
-def test_an_unknown_option_is_named_with_those_that_exist() -> None:
-    with pytest.raises(ConfigError, match=r"'max_inflight'.*max_in_flight"):
-        ConsumerConfig.of({"max_inflight": 5})
-    with pytest.raises(ConfigError, match="window"):
-        ConsumerConfig.of({"window": 5})
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "text"),
     [

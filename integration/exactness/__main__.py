@@ -55,7 +55,6 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sink", action="store_true", help="rows that are written, instead of rows that are read")
     parser.add_argument("--only", type=int, nargs="*", help="only these of the runs")
     parser.add_argument("--json", type=pathlib.Path, help="keep the results there")
-    parser.add_argument("--list", action="store_true", help="only tell what would be done")
     chosen = parser.parse_args(arguments)
     if unknown := [number for number in chosen.only or () if not 1 <= number <= chosen.runs]:
         parser.error(f"no run {', '.join(map(str, unknown))}: {chosen.runs} are drawn")
@@ -162,9 +161,6 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = _arguments(arguments)
     drawn: Sequence[Scenario | SinkScenario] = (draw_sinks if chosen.sink else draw)(chosen.runs, chosen.seed)
     scenarios = [one for one in drawn if not chosen.only or one.number in chosen.only]
-    if chosen.list:
-        _say(*(f"{one.number:>3} {one.text}" for one in scenarios))
-        return 0
     cluster, is_real = real_cluster(), True
     if cluster is None:
         from integration.embedded import EmbeddedCluster  # noqa: PLC0415 - not needed for a real one
