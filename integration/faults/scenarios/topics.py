@@ -12,10 +12,13 @@ from integration.faults.waiting import until
 from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from integration.faults.audit import Ack, Delivered
     from integration.faults.load import Load
     from integration.faults.probes import Probes
+
+    Events = Mapping[str, Sequence[Ack | Delivered]]
 
 GROWN = 4
 MANY = 50
@@ -46,9 +49,8 @@ def _grown(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             served = time.monotonic()
             bench.say("the cluster serves all partitions")
             await until(lambda: min(_uses(load)) >= MANY * bench.pace.cluster, SETTLED)
-            published, consumed = _first_uses(load)
-            row.extra["publishing to all after"] = _latest(published, served)
-            row.extra["consuming from all after"] = _latest(consumed, served)
+            row.extra["publishing to all after"] = _latest(load.audit.acks, served)
+            row.extra["consuming from all after"] = _latest(load.audit.deliveries, served)
             row.extra["the cluster itself took"] = served - began
             ended = time.monotonic()
             await load.end_publishing()
@@ -68,26 +70,15 @@ def _grown(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     return play
 
 
-def _first_uses(load: Load) -> tuple[dict[int, float], dict[int, float]]:
-    """Return when each partition was first acknowledged, and first delivered from."""
-    published: dict[int, float] = {}
-    consumed: dict[int, float] = {}
-    for key in load.audit.keys:
-        for ack in load.audit.acks[key]:
-            published[ack.partition] = min(ack.at, published.get(ack.partition, ack.at))
-        for one in load.audit.deliveries[key]:
-            consumed[one.partition] = min(one.at, consumed.get(one.partition, one.at))
-    return published, consumed
-
-
 def _uses(load: Load) -> list[int]:
     """Count the deliveries from each partition of the grown topic."""
     counted = collections.Counter(one.partition for of_key in load.audit.deliveries.values() for one in of_key)
     return [counted[partition] for partition in range(GROWN)]
 
 
-def _latest(uses: dict[int, float], began: float) -> float:
-    return max(max(uses.values()) - began, 0.0) if len(uses) == GROWN else float("inf")
+def _latest(events: Events, since: float) -> float:
+    """Return the seconds until something happened in each partition of the grown topic."""
+    return max(max(_first(events, partition, 0.0) for partition in range(GROWN)) - since, 0.0)
 
 
 def _no_probes(bench: Bench, topic: str) -> Probes:
@@ -118,8 +109,8 @@ def _recreated(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             await until(lambda: _is_back(load, stage.probes, topic, again), LONG)
             await stage.recovered(limit=LONG)
             works = {one: min(t for t in stage.probes.taken[one] if t > again) for one in stage.probes.of(topic)}
-            for name, back in (("producer back", _acks), ("consumer back", _deliveries)):
-                row.extra[name] = max(back(load, partition, again) - at for (_, partition), at in works.items())
+            for name, back in (("producer back", load.audit.acks), ("consumer back", load.audit.deliveries)):
+                row.extra[name] = max(_first(back, partition, again) - at for (_, partition), at in works.items())
             await load.end_publishing()
             await load.drain(10.0 * bench.pace.cluster)
         if load.audit.false_denials:
@@ -135,24 +126,17 @@ def _recreated(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
 
 
 def _is_back(load: Load, probes: Probes, topic: str, since: float) -> bool:
-    partitions = range(PARTITIONS)
     return all(
         any(t > since for t in probes.taken[topic, partition])
-        and _acks(load, partition, since) < float("inf")
-        and _deliveries(load, partition, since) < float("inf")
-        for partition in partitions
+        and _first(load.audit.acks, partition, since) < float("inf")
+        and _first(load.audit.deliveries, partition, since) < float("inf")
+        for partition in range(PARTITIONS)
     )
 
 
-def _acks(load: Load, partition: int, since: float) -> float:
-    """Return when a publish to the partition was first acknowledged after ``since``."""
-    found = (ack.at for key in load.audit.keys for ack in load.audit.acks[key] if ack.partition == partition)
-    return min((at for at in found if at > since), default=float("inf"))
-
-
-def _deliveries(load: Load, partition: int, since: float) -> float:
-    """Return when anything was first delivered from the partition after ``since``."""
-    found = (one.at for key in load.audit.keys for one in load.audit.deliveries[key] if one.partition == partition)
+def _first(events: Events, partition: int, since: float) -> float:
+    """Return when something happened first in a partition after ``since``."""
+    found = (one.at for of_key in events.values() for one in of_key if one.partition == partition)
     return min((at for at in found if at > since), default=float("inf"))
 
 
