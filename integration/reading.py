@@ -106,7 +106,7 @@ class Consumers:
 
     async def stats(self, topic: str) -> dict[int, ChannelStats]:
         """Return what the leaders say of the channel, by partition."""
-        async with AdminClient(self._lookupd) as admin:
+        async with AdminClient(self._lookupd, question_timeout=LIMIT) as admin:
             description = await admin.describe(topic)
         return {
             partition.partition: stats

@@ -56,7 +56,6 @@ def test_a_hold_up_is_split_into_the_machines_share_and_our_own() -> None:
     hold_ups.note(100.0, lag=0.4, waited=0.3)
     hold_ups.note(101.0, lag=0.2, waited=0.0)
     assert hold_ups.worst == 0.4
-    assert hold_ups.worst_machine == pytest.approx(0.3)
     assert hold_ups.worst_own == pytest.approx(0.2)
     assert hold_ups.machine_between(99.0, 100.0) == pytest.approx(0.3)
     assert hold_ups.machine_between(100.0 + TICK, 200.0) == 0.0

@@ -64,21 +64,26 @@ class Audit:
         self.acks: dict[str, list[Ack]] = {key: [] for key in keys}
         self.deliveries: dict[str, list[Delivered]] = {key: [] for key in keys}
         self.failures: list[Failure] = []
-        self.slowest = 0.0
+        self.slowest = self.slowest_ended = 0.0
         self.started = 0
         self._acked: set[tuple[str, int]] = set()
         self._seen: set[tuple[str, int]] = set()
+
+    def called(self, began: float, ended: float) -> None:
+        """Enter how long a call took."""
+        if ended - began > self.slowest:
+            self.slowest, self.slowest_ended = ended - began, ended
 
     def acked(self, key: str, ack: Ack, began: float) -> None:
         """Enter an acknowledgement."""
         self.acks[key].append(ack)
         self._acked.add((key, ack.seq))
-        self.slowest = max(self.slowest, ack.at - began)
+        self.called(began, ack.at)
 
     def failed(self, failure: Failure, began: float) -> None:
         """Enter an error."""
         self.failures.append(failure)
-        self.slowest = max(self.slowest, failure.at - began)
+        self.called(began, failure.at)
 
     def delivered(self, key: str, delivery: Delivered) -> None:
         """Enter a delivery."""

@@ -21,20 +21,19 @@ class HoldUps:
 
     Attributes:
         worst: The longest hold-up, in seconds.
-        worst_machine: How much of that one the machine took: the thread could run and was not let.
         worst_own: The most that a single hold-up owed to the process itself: work without a pause, or a wait that
             blocks.
     """
 
     def __init__(self) -> None:
-        self.worst = self.worst_machine = self.worst_own = 0.0
+        self.worst = self.worst_own = 0.0
         # When and how long, in turn: objects for each tick would be 72,000 blocks after two hours of a soak, and look
         # like a leak of the library.
         self._waited = array.array("d")
 
     def forget(self) -> None:
         """Start again."""
-        self.worst = self.worst_machine = self.worst_own = 0.0
+        self.worst = self.worst_own = 0.0
         del self._waited[:]
 
     async def watch(self) -> None:
@@ -55,8 +54,7 @@ class HoldUps:
         if machine > SMALL:
             self._waited.extend((now, machine))
             del self._waited[: -2 * KEPT]
-        if lag > self.worst:
-            self.worst, self.worst_machine = lag, machine
+        self.worst = max(self.worst, lag)
         self.worst_own = max(self.worst_own, lag - machine)
 
     def machine_between(self, since: float, until: float) -> float:

@@ -50,7 +50,7 @@ class SlimAudit(Audit):
     def acked(self, key: str, ack: Ack, began: float) -> None:
         """Enter an acknowledgement."""
         self.acks[key] = [ack]
-        self.slowest = max(self.slowest, ack.at - began)
+        self.called(began, ack.at)
         if not self._was_seen(key, ack.seq):
             self.waiting[key, ack.seq] = ack
 
@@ -59,7 +59,7 @@ class SlimAudit(Audit):
         self.errors += 1
         if len(self.failures) < 100:
             self.failures.append(failure)
-        self.slowest = max(self.slowest, failure.at - began)
+        self.called(began, failure.at)
         flag = DENIED if failure.maybe_stored is False else DOUBTFUL
         was_delivered = self._mark(failure.key, failure.seq, flag) & DELIVERED
         if flag == DENIED:

@@ -61,7 +61,7 @@ class Neighbour:
             stdout=asyncio.subprocess.PIPE,
         )
         self._reading = asyncio.create_task(self._read(self._process))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await self._subscribed.wait()
 
     def signal(self, number: signal.Signals) -> None:

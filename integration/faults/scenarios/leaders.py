@@ -102,7 +102,7 @@ async def _move(stage: Stage, *, within: bool) -> None:
             raise NotReadyError(f"no node to move {stage.topics[kind]}-0 to")
         moves.append((stage.topics[kind], others[0]))
     stage.fault("moving")
-    async with AdminClient(stage.cluster.lookupds) as admin:
+    async with AdminClient(stage.cluster.lookupds, question_timeout=10.0) as admin:
         for topic, port in moves:
             stage.bench.say(f"move {topic}-0 to {stage.cluster.nsqd(port)}")
             await admin.move_leader(topic, 0, stage.cluster.name_of(port), timeout=60.0)
