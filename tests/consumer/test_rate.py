@@ -162,11 +162,10 @@ async def test_ordered_partitions_keep_their_one_message(stage: Stage) -> None:
         await consumer.wait_subscribed()
         running = asyncio.create_task(work(consumer, recording(handed), iterates=False))
         feeding = await feed(stage, 1000)
-        await eventually(lambda: handed)
-        await dawdle(2.0)  # in real time: an ordered channel asks an nsqd over HTTP
-        assert len(handed) == pytest.approx(7, abs=2)
+        await eventually(lambda: len(handed) >= 9)  # in real time: an ordered channel asks an nsqd over HTTP
+        assert handed[8][0] - handed[0][0] >= 1.5  # one second's worth comes at once
         assert [nsqd.peers[0].ready for nsqd in stage.nsqds] == [1, 1, 1]
-        assert most_unanswered(consumer) == 1
+        assert most_unanswered(consumer) <= 1
         await stop(feeding)
     await running
 
