@@ -296,7 +296,7 @@ class Subscriptions:
         if conn.replaces is None:
             reason = ConnectionLostError(f"left for {node.address}, which leads now")
             for each in partition.conns:
-                if each is partition.conn or each.node != node:
+                if each.node != node:
                     self.end(each, reason, now)
         return True
 

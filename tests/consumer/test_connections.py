@@ -265,6 +265,18 @@ def test_a_new_leader_that_refuses_is_tried_again_while_the_former_one_is_read(d
     assert driven.opening().node == TWO, "a pause that ends with what was read meanwhile"
 
 
+def test_failures_before_it_was_read_do_not_count_for_the_next_leader(driven: Driven) -> None:
+    for _ in range(4):
+        driven.subscriptions.failed(driven.opening(), LOST, driven.now)
+        driven.after(driven.pauses())
+    driven.subscribe()
+    driven.took()
+    driven.view({0: TWO})
+    assert driven.took(LookUps) == []
+    driven.subscriptions.failed(driven.opening(), LOST, driven.now)
+    assert driven.pauses() == pytest.approx(0.1)
+
+
 # ------------------------------------------------------------ refusals that stay
 
 
