@@ -170,33 +170,27 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     listed = None
     if content.partitions != _NULL:
         listed = decode_json(bytes(content.partitions), dict[str, msgspec.Raw], _MOST_LISTED)
-    if content.partitions is _ABSENT and content.producers is not None and meta is None:
-        found = [(_node(raw, is_plain=True), raw) for raw in content.producers[:MAX_LISTED_NODES]]
-        nodes = tuple(node for node, _ in found if node is not None)
-        return plain_answer(lookupd, nodes, note=_unusable_note([(None, raw) for node, raw in found if node is None]))
-    if not listed and content.producers is None and meta is None:
+    is_plain = content.partitions is _ABSENT and content.producers is not None and meta is None
+    if not is_plain and not listed and content.producers is None and meta is None:
         raise RemoteProtocolError(
             "the answer is not that of an nsqlookupd: it has no partitions, no nodes and no settings of the topic"
         )
-    partitions: dict[int, Node] = {}
-    unusable: list[tuple[int | None, msgspec.Raw]] = []
-    for key, raw in (listed or {}).items():
-        if not _NUMBER.fullmatch(key) or int(key) > MAX_PARTITION_ID:
-            continue
-        node = _node(raw)
-        if node is None:
-            unusable.append((int(key), raw))
-        else:
-            partitions[int(key)] = node
-    # With access "r", the answer for an unknown topic is a success with no partitions and the number 0.
-    unknown = meta is not None and meta.partition_num == 0 and not partitions and not content.producers
+    entries: list[tuple[int | None, msgspec.Raw]] = [
+        (int(n), raw) for n, raw in (listed or {}).items() if _is_number(n)
+    ]
+    if is_plain:
+        entries = [(None, raw) for raw in (content.producers or ())[:MAX_LISTED_NODES]]
+    found = [(number, raw, _node(raw, is_plain=is_plain)) for number, raw in entries]
+    note = _unusable_note([(number, raw) for number, raw, node in found if node is None])
+    if is_plain:
+        return LookupAnswer(lookupd, nodes=tuple(node for *_, node in found if node is not None), note=note)
+    partitions = {number: node for number, _, node in found if number is not None and node is not None}
     if listed is None:
         note = "no partition is listed, for example because writes are disabled"
-    else:
-        note = _unusable_note(unusable)
+    # With access "r", the answer for an unknown topic is a success with no partitions and the number 0.
+    unknown = meta is not None and meta.partition_num == 0 and not partitions and not content.producers
     return LookupAnswer(
         lookupd,
-        leads=False,
         meta=_usable(meta),
         partitions=partitions,
         exists=not unknown,
@@ -238,7 +232,7 @@ def decode_nodes(body: Body) -> tuple[NodeInfo, ...]:
         if node is None or entry is None:
             continue
         partitions = {
-            topic: tuple(sorted(int(n) for n in numbers or () if _NUMBER.fullmatch(n) and int(n) <= MAX_PARTITION_ID))
+            topic: tuple(sorted(int(n) for n in numbers or () if _is_number(n)))
             for topic, numbers in (entry.partitions or {}).items()
             if is_valid_name(topic)
         }
@@ -290,18 +284,19 @@ def _channels(names: Sequence[str] | None) -> tuple[str, ...]:
 
 def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:
     text = body.message.lower()
-    if body.status in (404, 500) and "topic_not_found" in text:  # only a plain one says so
-        return plain_answer(lookupd, (), exists=False, note=NOT_CREATED)
-    if body.status in (404, 500) and "key not found" in text:
-        return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=False, note=NOT_CREATED)
-    if body.status in (404, 500) and "topic has no channel" in text:
-        return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=True, note=body.message)
+    if body.status in (404, 500):
+        if "topic_not_found" in text:  # only a plain one says so
+            return LookupAnswer(lookupd, exists=False, note=NOT_CREATED, nodes=())
+        if "key not found" in text:
+            return LookupAnswer(lookupd, exists=False, note=NOT_CREATED)
+        if "topic has no channel" in text:
+            return LookupAnswer(lookupd, note=body.message)
     raise _unusable(body)
 
 
-def plain_answer(lookupd: str, nodes: tuple[Node, ...], *, exists: bool = True, note: str = "") -> LookupAnswer:
-    """Return the answer of a plain nsqlookupd that lists ``nodes``."""
-    return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=exists, note=note, nodes=nodes)
+def _is_number(text: str) -> bool:
+    """Return whether this is the number of a partition."""
+    return _NUMBER.fullmatch(text) is not None and int(text) <= MAX_PARTITION_ID
 
 
 def _accepted(body: Body) -> bytes:

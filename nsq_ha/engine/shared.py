@@ -34,7 +34,7 @@ LIST_INTERVAL: Final = 30.0
 """Seconds between two requests for the list of nsqlookupds."""
 
 
-class Client(Protocol):
+class EngineUser(Protocol):
     """The lookups of one client."""
 
     observer: Observer
@@ -58,7 +58,7 @@ class Engine:
     def __init__(self, config: ClientConfig, key: Hashable) -> None:
         self._key = key
         self.lookup_interval: float = config.lookup_interval
-        self.clients: dict[Client, None] = {}
+        self.clients: dict[EngineUser, None] = {}
         self.servers: Servers | None = None
         self.in_flight: asyncio.Semaphore = asyncio.Semaphore(LOOKUPS_AT_ONCE)
         self.consumed: int = 0
@@ -74,7 +74,7 @@ class Engine:
         self.start(self.servers.keep_lists(LIST_INTERVAL), "nsq_ha lists of nsqlookupds")
 
     @classmethod
-    def join(cls, config: ClientConfig, client: Client) -> Engine:
+    def join(cls, config: ClientConfig, client: EngineUser) -> Engine:
         """Return the engine for these options in the running event loop; start it if there is none."""
         addresses = (config.lookupd, config.nsqd, config.lookupd_tls, config.local_addr)
         key = (*addresses, config.lookup_timeout, config.lookup_interval)
@@ -84,7 +84,7 @@ class Engine:
         engine.clients[client] = None
         return engine
 
-    async def leave(self, client: Client) -> None:
+    async def leave(self, client: EngineUser) -> None:
         """Stop using the engine; the last one ends it. A second call does nothing."""
         if self.clients.keys() == {client}:
             self._forget()

@@ -73,21 +73,21 @@ _PARTITION: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 log: logging.Logger = logging.getLogger("nsq_ha.discovery")
 
 
-class _Channel(msgspec.Struct, gc=False):
+class _HeldChannel(msgspec.Struct, gc=False):
     channel_name: str
     paused: bool = False
 
 
-class _Partition(msgspec.Struct, gc=False):
+class _HeldPartition(msgspec.Struct, gc=False):
     topic_name: str
     topic_partition: str = ""
     is_leader: bool = False
     message_count: int = 0
-    channels: list[_Channel] | None = None
+    channels: list[_HeldChannel] | None = None
 
 
 class _Stats(msgspec.Struct):
-    topics: list[_Partition] | None = None
+    topics: list[_HeldPartition] | None = None
 
 
 _Held = Mapping[int, LedPartition] | NsqError

@@ -112,10 +112,10 @@ class LookupAnswer:
     """
 
     lookupd: str
-    leads: bool
-    meta: TopicMeta | None
-    partitions: Mapping[int, Node]
-    exists: bool
+    leads: bool = False
+    meta: TopicMeta | None = None
+    partitions: Mapping[int, Node] = field(default_factory=lambda: MappingProxyType({}))
+    exists: bool = True
     note: str = ""
     nodes: tuple[Node, ...] | None = None
     candidates: tuple[Node, ...] = ()
