@@ -123,14 +123,14 @@ def _comparison(rule: FilterRule, key: str, pattern: Pattern | None) -> Callable
     return lambda header: holds(text_at(header, path) == text for path, text in wanted)
 
 
-class _Object(list[tuple[str, object]]):
+class _Pairs(list[tuple[str, object]]):
     """The pairs of a JSON object, in order and with repeated keys."""
 
 
 def decoded(header: bytes) -> object:
     """Return the value of a header, in which an object is a list of pairs. None if it is not JSON."""
     try:
-        return json.loads(header.decode("utf-8", "replace"), object_pairs_hook=_Object)
+        return json.loads(header.decode("utf-8", "replace"), object_pairs_hook=_Pairs)
     except (ValueError, RecursionError):
         return None
 
@@ -152,7 +152,7 @@ def _of_go(text: str) -> str:
 def _find(value: object, path: str) -> object:
     """Return the value at ``path``; ``_ABSENT`` if there is none."""
     part, rest, is_wild = _split(path)
-    if isinstance(value, _Object):
+    if isinstance(value, _Pairs):
         allows = _wildcards(part).matches if is_wild else part.__eq__
         for key, inside in value:
             if allows(_of_go(key)):
