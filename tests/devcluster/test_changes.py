@@ -65,6 +65,15 @@ def test_a_leader_moves_to_a_node_that_held_nothing() -> None:
         assert seen.stored() == [b"kept", b"stored"]
 
 
+def test_a_move_that_cannot_be_done_is_refused() -> None:
+    with probe() as seen:
+        leader, follower = seen.leader(), seen.cluster.followers("orders")[0]
+        assert seen.cluster.move_leader("orders", to=leader) == leader
+        seen.cluster.kill(follower)
+        with pytest.raises(ChangeRefusedError, match="unstable"):
+            seen.cluster.move_leader("orders", to=follower)
+
+
 def test_a_move_to_a_node_that_dies_under_way_leaves_the_leader_where_it_was() -> None:
     with probe() as seen:
         former, to = seen.leader(), seen.cluster.followers("orders")[0]

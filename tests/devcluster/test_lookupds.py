@@ -93,6 +93,14 @@ def test_requests_that_wait_for_a_frozen_node_end_quietly_with_the_cluster(caplo
     assert [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")] == []
 
 
+def test_a_delayed_nsqlookupd_answers_late() -> None:
+    with probe() as seen:
+        seen.cluster.delay("nsqlookupd-0", 0.3)
+        with held(seen.cluster), pytest.raises(httpx.ReadTimeout):
+            web.get(seen.cluster.lookupd[0] + "/ping", timeout=0.1)
+        assert web.get(seen.cluster.lookupd[0] + "/ping", timeout=30).text == "OK"
+
+
 def test_default_settings_demand_a_channel_before_writing() -> None:
     with DevCluster(write_without_channels=False, nsqds=1, nsqlookupds=1) as cluster:
         cluster.create_topic("orders", 2, 1, ordered=True)

@@ -60,6 +60,13 @@ def test_names_and_numbers_are_checked(seen: Probe) -> None:
     assert said(call(seen, "/channel/setoffset", b"special:-1", channel="none")) == (404, "CHANNEL_NOT_FOUND")
 
 
+def test_a_closed_topic_takes_channels_at_the_nsqlookupd_only(cluster: DevCluster) -> None:
+    seen = Probe(cluster, "closed")
+    assert said(call(seen, "/channel/create", channel="new"))[0] == 403
+    assert said(call(seen, "/channel/delete", channel="new"))[0] == 403
+    seen.http.close()
+
+
 def test_the_next_leader_knows_a_channel_that_was_created(cluster: DevCluster) -> None:
     """``/channel/create`` tells the followers at once, on ordered topics, too."""
     cluster.create_topic("in_order", 1, 2, ordered=True)

@@ -144,6 +144,23 @@ def test_a_restarted_nsqlookupd_learns_by_the_next_ping(cluster: DevCluster) -> 
     until(lambda: lookup(cluster, "t") == set(cluster.nsqds.values()))
 
 
+def test_a_frozen_nsqlookupd_learns_later_what_it_missed(cluster: DevCluster) -> None:
+    cluster.freeze("nsqlookupd-0")
+    cluster.create_topic("t")
+    cluster.thaw("nsqlookupd-0")
+    until(lambda: lookup(cluster, "t") == set(cluster.nsqds.values()))
+    cluster.freeze("nsqlookupd-0")
+    cluster.kill("nsqd-0")
+    cluster.thaw("nsqlookupd-0")
+    assert lookup(cluster, "t") == {cluster.nsqds["nsqd-1"]}
+
+
+def test_a_cut_nsqlookupd_is_told_again(cluster: DevCluster) -> None:
+    cluster.create_topic("t")
+    cluster.cut("nsqlookupd-0")
+    until(lambda: lookup(cluster, "t") == set(cluster.nsqds.values()))
+
+
 def test_a_tombstone_ends(cluster: DevCluster) -> None:
     cluster.create_topic("t")
     node = cluster.http_address("nsqd-0").removeprefix("http://")
@@ -248,6 +265,16 @@ def test_memory_and_backend_are_read_in_no_order(cluster: DevCluster) -> None:
         first = [wire.message()[26:] for _ in range(200)]
     assert first != sorted(first)
     assert len(set(first)) == 200
+
+
+def test_sampling_loses_the_other_messages(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    with subscribe(address, "t", ready=1000, sample_rate=10) as wire:
+        publish(address, mpub("t", *[b"%d" % number for number in range(500)]))
+        until(lambda: stats(cluster, "nsqd-0", "t")["channels"][0]["depth"] == 0)
+        channel = stats(cluster, "nsqd-0", "t")["channels"][0]
+        assert 0 < channel["in_flight_count"] < 250
+        assert len(bodies(wire, channel["in_flight_count"])) == channel["in_flight_count"]
 
 
 def test_an_ephemeral_topic_ends_with_its_last_channel(cluster: DevCluster) -> None:
