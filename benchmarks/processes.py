@@ -58,11 +58,16 @@ def _every() -> dict[int, Process]:
     return found
 
 
-def below() -> list[tuple[Process, Process | None]]:
-    """Return each process below this one with its parent; the server is none of them."""
-    found = _every()
-    ours = _ours(found)
-    return [(found[number], found.get(found[number].parent)) for number in ours]
+def workers() -> dict[int, Process]:
+    """Return Spark's Python workers below this process, by their ids: forks of the daemon."""
+    found, daemon = _every(), "pyspark.daemon"
+    return {
+        number: found[number]
+        for number in _ours(found)
+        if daemon in found[number].command
+        and (above := found.get(found[number].parent)) is not None
+        and daemon in above.command
+    }
 
 
 def _ours(found: dict[int, Process]) -> set[int]:
@@ -119,12 +124,6 @@ def _files(number: int) -> set[str]:
     except OSError:
         return set()
     return found
-
-
-def peaks() -> list[int]:
-    """Return the peak memory of each Python worker, in bytes; they are forks of the daemon."""
-    daemon = "pyspark.daemon"
-    return [each.peak for each, above in below() if daemon in each.command and above and daemon in above.command]
 
 
 def in_a_process(measure: Callable[..., None], *arguments: object, join_timeout: float) -> Any:  # noqa: ANN401 - it chooses

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pyspark.sql import functions as f
 
-from benchmarks.processes import in_a_process, peaks
+from benchmarks.processes import in_a_process, workers
 from benchmarks.spark_page import IDLE
 from benchmarks.spark_rounds import PARTITIONS, Effort, topic
 from nsq_ha.spark.session import local_session
@@ -27,7 +27,7 @@ def _remember(pipe: Any, lookupd: str, name: str, onward: str | None) -> None:  
         source.select("value", "partition").write.format("nsq").mode("append").options(
             lookupd=lookupd, topic=onward
         ).save()
-    pipe.send(max(peaks(), default=0))
+    pipe.send(max((each.peak for each in workers().values()), default=0))
     spark.stop()
 
 
@@ -39,7 +39,7 @@ def _write_large(pipe: Any, lookupd: str, name: str, count: int) -> None:  # noq
         value.alias("value"), (f.col("id") % PARTITIONS).cast("int").alias("partition")
     )
     rows.write.format("nsq").mode("append").options(lookupd=lookupd, topic=name).save()
-    pipe.send(max(peaks(), default=0))
+    pipe.send(max((each.peak for each in workers().values()), default=0))
     spark.stop()
 
 

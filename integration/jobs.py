@@ -211,30 +211,6 @@ def wait_until(done: Callable[[], bool], check: Callable[[], None] = lambda: Non
         threading.Event().wait(0.02)
 
 
-def workers() -> list[int]:
-    """Python workers of this process' Spark: descendants that run tasks."""
-    found: dict[int, tuple[int, str]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                found[int(entry.name)] = parent, (entry / "cmdline").read_text()
-
-    def is_ours(number: int) -> bool:
-        while number in found and number > 1:
-            if number == os.getpid():
-                return True
-            number = found[number][0]
-        return False
-
-    # Workers are forks of the daemon, so their parent is one too.
-    return [
-        number
-        for number, (parent, command) in found.items()
-        if "pyspark.daemon" in command and "pyspark.daemon" in found.get(parent, (0, ""))[1] and is_ours(number)
-    ]
-
-
 async def numbered_topic(cluster: ClusterUnderTest, count: int) -> str:
     """Create a topic of two partitions that holds ``count`` numbered messages, half in each."""
     topic = await asyncio.to_thread(cluster.create_topic, 2, 2)

@@ -17,8 +17,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
+from benchmarks.processes import workers
 from integration.holding import delete_channels, run_held
-from integration.jobs import Job, publish, workers
+from integration.jobs import Job, publish
 from integration.replays import of
 from nsq_ha.policy import sharding
 from nsq_ha.spark.checkpoint import undated

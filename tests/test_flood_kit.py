@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from integration.floods import answers, compressed, frames, known, lookups, messages
+from integration.floods import answers, frames, known, lookups, messages
 from integration.floods.case import Case, Moment
 from integration.floods.running import CLIENTS, Result, applies, run
 from tests.support.full import FULL
@@ -17,7 +17,6 @@ CASES: tuple[Case, ...] = (
     *answers.CASES,
     *known.CASES,
     *messages.CASES,
-    *compressed.CASES,
     *lookups.CASES,
 )
 TURNS = {

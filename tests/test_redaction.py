@@ -44,7 +44,7 @@ from nsq_ha.errors import (
     server_error,
 )
 from nsq_ha.policy.topology import Node
-from nsq_ha.protocol import ClientProtocol, Command, Identity, SubAdvanced
+from nsq_ha.protocol import Command, Identity, SubAdvanced
 from nsq_ha.protocol.commands import Auth, Identify
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.refusals import read_error
@@ -514,21 +514,3 @@ def test_no_unforeseen_error_shows_it(caplog: pytest.LogCaptureFixture) -> None:
         unexpected.report_unexpected(logging.getLogger("nsq_ha.x"), "orders-1", ValueError(SECRET))
     assert "Traceback" in caplog.text
     assert_hidden(caplog.text)
-
-
-async def test_no_error_of_a_codec_or_reader_shows_it(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Stage(identity=demanding()) as stage, stage.producer(auth_secret=SECRET) as producer:
-        await producer.publish(TOPIC, b"x")
-
-        def receive(*_: object) -> None:
-            raise ValueError(SECRET)
-
-        monkeypatch.setattr(ClientProtocol, "_receive_more", receive)
-        stage.nsqd.script = Echoing(Publish, error(b"E_ODD"))
-        with pytest.raises(PublishError) as caught:
-            await producer.publish(TOPIC, b"x", partition=0, timeout=1.0)
-    assert "Traceback" in caplog.text
-    assert_hidden(caplog.text)
-    _assert_nowhere(caught.value)

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.processes import workers
 from integration.cluster import NODE_VARIABLE, TopicOptions, replace_leader
 from integration.exactness.log import log_of
 from integration.exactness.scenario import PARTITIONS, Scenario, SinkScenario
 from integration.exactness.verdict import Row, Verdict, judge
 from integration.exactness.writer import Writer
 from integration.holding import run_held, running_held
-from integration.jobs import Job, running, wait_until, workers
+from integration.jobs import Job, running, wait_until
 from integration.replays import is_fresh, of
 from nsq_ha.spark.cluster import BlockingCluster
 from tests.support.spark_queries import TOO_SLOW

@@ -71,22 +71,8 @@ class Web:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            while True:
-                # The next question, or the end of the connection: nobody waits for the answer then.
-                following = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
-                answering = asyncio.create_task(self._exchange(head, writer))
-                try:
-                    await asyncio.wait({following, answering}, return_when=asyncio.FIRST_COMPLETED)
-                    if following.done():
-                        following.result()
-                    if not await answering:
-                        return
-                    head = await following
-                finally:
-                    for task in (following, answering):
-                        task.cancel()
-                    await asyncio.gather(following, answering, return_exceptions=True)
+            while await self._exchange(await reader.readuntil(b"\r\n\r\n"), writer):
+                pass
         except (OSError, EOFError, asyncio.CancelledError):
             return
         finally:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import enum
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.protocol import Command, Layout, Ready
 from nsq_ha.protocol.commands import Identify
@@ -63,7 +63,6 @@ class Case:
         chunk: Bytes of each write; 0 for all at once.
         clients: Whom it concerns.
         extended: The topic has headers.
-        options: The client's options.
         answer: What a hostile nsqlookupd answers, with its status. None for an nsqd's case.
         behave: How it behaves instead of answering.
         ends: The refusal is for good, so a consumer ends with its error. None if it may, by the kind of cluster.
@@ -79,7 +78,6 @@ class Case:
     chunk: int = 0
     clients: frozenset[str] = BOTH
     extended: bool = False
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     answer: tuple[bytes, int] | None = None
     behave: Behave | None = None
     ends: bool | None = False

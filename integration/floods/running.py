@@ -262,7 +262,7 @@ async def consume(scene: Scene) -> None:
         with contextlib.suppress(NsqError):
             handled.append(message.body)
 
-    consumer = scene.stage.consumer(start_timeout=START, **OPTIONS | dict(case.options))
+    consumer = scene.stage.consumer(start_timeout=START, **OPTIONS)
     if not case.is_lookup:
         scene.attack()
     try:
@@ -327,8 +327,7 @@ async def _reads_again(scene: Scene, known: int) -> None:
 async def produce(scene: Scene) -> None:
     """Run a producer through the case."""
     case, result = scene.case, scene.result
-    options = OPTIONS | {"publish_timeout": PUBLISH} | dict(case.options)
-    producer = scene.stage.producer(**options)
+    producer = scene.stage.producer(publish_timeout=PUBLISH, **OPTIONS)
     if not case.is_lookup:
         scene.attack()
     is_over = False
