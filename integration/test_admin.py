@@ -184,20 +184,6 @@ async def test_what_does_not_exist_is_named(admin: AdminClient, ordinary: str, c
         await admin.tombstone_node(ordinary, "127.0.0.1:1")
 
 
-@pytest.mark.plain
-@pytest.mark.parametrize("timeout", [0.001, 0.02, 0.1])
-async def test_a_short_limit_is_kept_and_says_what_may_happen(
-    admin: AdminClient, ordinary: str, channel: str, timeout: float
-) -> None:
-    await admin.create_channel(ordinary, channel)
-    with contextlib.suppress(DiscoveryError):
-        await admin.pause_channel(ordinary, channel, timeout=timeout)
-    with pytest.raises(DiscoveryError, match="The change may still happen; repeat the call to complete it"):
-        await admin.unpause_channel(ordinary, channel, timeout=0.001)
-    await admin.unpause_channel(ordinary, channel)
-    assert not any(entry.paused for entry in (await found(admin, ordinary, channel)).values())
-
-
 # ---------------------------------------------------------------- topics
 
 
