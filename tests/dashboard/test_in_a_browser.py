@@ -39,8 +39,9 @@ def cluster() -> Iterator[DevCluster]:
 
 
 @pytest.fixture
-async def url(cluster: DevCluster, tmp_path: Path) -> AsyncIterator[str]:
-    """A dashboard with a channel in which messages wait."""
+async def url(cluster: DevCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """A dashboard with a channel in which messages wait; it answers when a change is over."""
+    monkeypatch.setattr(changing, "PATIENCE", LIMIT)
     async with AdminClient(cluster.lookupd) as admin, Producer(lookupd=cluster.lookupd) as producer:
         await admin.create_channel("orders", "billing")
         bodies = (b"one", b"two", b"three", b"four")
@@ -193,9 +194,12 @@ async def test_a_message_is_found_by_its_place(url: str) -> None:
 
         await eventually(is_found, LIMIT)
         assert (await client.get("/search?topic=orders&id=x")).status_code == 400
-        missed = (await client.get("/search?topic=orders&trace=77")).text
-        assert "Nothing was found" in missed
-        assert "Looked at all" in missed
+
+        async def is_missed() -> bool:  # a search that takes too long has not looked at all messages
+            missed = (await client.get("/search?topic=orders&trace=77")).text
+            return "Nothing was found" in missed and "Looked at all" in missed
+
+        await eventually(is_missed, LIMIT)
         absent = (await client.get("/search?topic=absent&trace=77")).text
         assert "topic &#x27;absent&#x27; does not exist" in absent
 
