@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def options(asked: BlockingCluster, topic: str, **more: str) -> ReadOptions:
-    given = {"lookupd": ",".join(asked.lookupd), "topic": topic, "fetchTimeout": "1s", "fetch": "bulk", **more}
+    given = {"lookupd": ",".join(asked.lookupd), "topic": topic, "fetchTimeout": "10s", "fetch": "bulk", **more}
     return ReadOptions.parse(given)
 
 
