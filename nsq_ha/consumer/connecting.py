@@ -354,7 +354,7 @@ class Connecting:
             if connection is not None and conn not in self._cutting and not conn.is_returned_at_end:
                 requeuing = self._requeue_all(connection, conn, timeout)
                 self._cutting[conn] = asyncio.create_task(requeuing, name=f"nsq_ha cuts off {connection.name}")
-        for cutting in self._cutting.values():
+        for cutting in tuple(self._cutting.values()):
             await uninterrupted(cutting)
 
     async def _requeue_all(self, connection: Connection, conn: Subscription, timeout: float) -> None:
