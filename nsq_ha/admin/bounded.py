@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from nsq_ha.errors import (
     MAY_STILL_HAPPEN,
     ChangeIncompleteError,
-    ConfigError,
     DiscoveryError,
     NoLeaderError,
     NsqError,
     TopicNotFoundError,
 )
-from nsq_ha.options.checks import is_number, shown
-
-MAX_TIMEOUT: Final = 86400.0
-"""Seconds in a day, the longest time limit."""
+from nsq_ha.options.checks import check_timeout
 
 
 class Bounded:
@@ -46,8 +42,7 @@ class Bounded:
     """
 
     def __init__(self, what: str, timeout: float, *, changes: bool = True) -> None:
-        if not is_number(timeout) or not 0 < timeout <= MAX_TIMEOUT:
-            raise ConfigError(f"timeout must be a number of seconds above 0 and up to a day, not {shown(timeout)}")
+        check_timeout(timeout)
         self.what = what
         self.last: NsqError | None = None
         self.open: dict[str, str] = {}

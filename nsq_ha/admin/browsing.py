@@ -46,8 +46,6 @@ MOST_KEPT: Final = 32 * 2**20
 """Characters of the messages of one look after which it ends, and says where to go on."""
 
 _MAX_JSON: Final = 256 * 1024
-_MOST_INDENTS: Final = 16
-"""How many times as long JSON may become by its indents."""
 
 _PLACE: Final = re.compile(r"([0-9]{1,4}):([0-9]{1,18})")
 
@@ -391,25 +389,20 @@ def headers_of(stored: StoredMessage) -> Mapping[str, object]:
 
 
 def decoded(body: str, form: Form) -> str:
-    """Return a body as it is shown; what is no JSON, or a long or very deep one, stays text."""
+    """Return a body as it is shown; what is no JSON, or a long one, stays text."""
     if form == "hex":
         data = body.encode("utf-8", "surrogatepass")
         return "\n".join(
-            f"{at:08x}  {data[at : at + 16].hex(' '):<47}  {_printable(data[at : at + 16])}"
+            f"{at:08x}  {line.hex(' '):<47}  {''.join(chr(each) if 32 <= each < 127 else '.' for each in line)}"
             for at in range(0, len(data), 16)
+            for line in (data[at : at + 16],)
         )
     if form == "text" or len(body) > _MAX_JSON or not body.lstrip().startswith(("{", "[")):
         return body
-    shown, left = [], max(1000, _MOST_INDENTS * len(body))
     try:
-        for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(body)):
-            shown.append(piece)
-            left -= len(piece)
-            if left < 0:  # deep JSON grows by the product of its lines and its depth
-                return body
+        return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return body
-    return "".join(shown)
 
 
 def with_plugin(name: str) -> Callable[[str], str]:
@@ -433,7 +426,3 @@ def with_plugin(name: str) -> Callable[[str], str]:
             return f"[{name} failed: {error!r}] {body}"
 
     return show
-
-
-def _printable(data: bytes) -> str:
-    return "".join(chr(each) if 32 <= each < 127 else "." for each in data)

@@ -426,13 +426,6 @@ class _Client(msgspec.Struct, gc=False):
         if not self.tls:
             self.tls_version = ""
 
-    def cut(self) -> None:
-        """Keep the beginnings of long texts; not while it is decoded, when no other thread runs."""
-        for name in self.__struct_fields__:
-            text = getattr(self, name)
-            if isinstance(text, str) and len(text) > MAX_TEXT:
-                setattr(self, name, text[:MAX_TEXT])
-
     @property
     def compression(self) -> str:
         return "deflate" if self.deflate else "snappy" if self.snappy else ""
@@ -561,8 +554,6 @@ def _is_partition(text: str) -> bool:
 def _partition_stats(entry: _Partition) -> PartitionStats:
     is_plain = not entry.topic_partition
     named = [channel for channel in entry.channels or [] if is_valid_name(channel.name)]
-    for client in (client for channel in named for client in channel.connections):
-        client.cut()
     decoder(ChannelStats)  # so that msgspec knows its fields
     channels = msgspec.convert(named, list[ChannelStats], from_attributes=True)
     if not is_plain:  # the others have all messages on disk, and count those with a short delay as in flight

@@ -14,7 +14,6 @@ from nsq_ha.policy.topology import Node
 KEPT: Final = 86400.0
 """Seconds for which a server that is gone is remembered."""
 
-MAX_SERVERS: Final = 500
 MAX_LED: Final = 5000
 """Partitions that are remembered of one nsqd."""
 
@@ -111,7 +110,7 @@ class Memory:
         unled = sorted(({*partitions} | led) - leaders.keys())[:MAX_LED]
         names = {f"{topic}-{number}": frozenset({(topic, number)}) for topic, number in unled}
         lost = {name: old.unled.get(name) or Sighting(old.at, led=led, lost=at) for name, led in names.items()}
-        return Memory(_newest(found), _newest(urls), lost, at)
+        return Memory(found, urls, lost, at)
 
     def without(self, name: str) -> Memory:
         """Return what is known without a server: an address or a URL."""
@@ -126,9 +125,3 @@ def _missed(known: Sighting, address: str, at: float, looked: float, leaders: Ma
     if moved > known.moved:
         replaced = at if at - looked <= UNBROKEN else None
     return replace(known, lost=known.lost or at, moved=moved, replaced=replaced)
-
-
-def _newest(servers: Mapping[str, Sighting]) -> Mapping[str, Sighting]:
-    if len(servers) <= MAX_SERVERS:
-        return servers
-    return dict(sorted(servers.items(), key=lambda each: -each[1].seen)[:MAX_SERVERS])

@@ -9,13 +9,12 @@ import ssl
 from collections.abc import Iterable
 from typing import Self, Unpack
 
-from nsq_ha.admin.bounded import MAX_TIMEOUT
 from nsq_ha.admin.leading import Leading
 from nsq_ha.base.forks import OfOneProcess
 from nsq_ha.engine.http import load
 from nsq_ha.engine.tls import ssl_context
 from nsq_ha.errors import ClosedError, ConfigError
-from nsq_ha.options.checks import is_number, lookupd_urls, shown
+from nsq_ha.options.checks import check_timeout, lookupd_urls
 from nsq_ha.options.environment import admin_from_env
 from nsq_ha.options.keywords import AdminOptions
 from nsq_ha.options.language import option
@@ -53,10 +52,7 @@ class AdminBase(OfOneProcess):
         if tls is not None:
             option("tls", Tls).check(tls)
             ssl_context(tls)
-        if not is_number(question_timeout) or not 0 < question_timeout <= MAX_TIMEOUT:
-            raise ConfigError(
-                f"question_timeout must be a number of seconds above 0 and up to a day, not {shown(question_timeout)}"
-            )
+        check_timeout(question_timeout, "question_timeout")
         load()
         self._lookupd_tls = lookupd_tls
         self._tls = tls

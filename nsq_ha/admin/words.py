@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from datetime import datetime, tzinfo
 from typing import Final
 
 NONE: Final = "–"
@@ -40,11 +41,21 @@ def partly(word: str, count: int, places: int) -> str:
     return f"{word} on {count} of {places}" if 0 < count < places else word
 
 
-def seconds_ago(text: str) -> int | None:
-    """Return how many seconds before now a text such as ``-1h30m`` means. None if it is not of this form."""
-    if not _AGO.fullmatch(text):
+def moment_of(text: str, now: float, zone: tzinfo | None = None) -> float | None:
+    """Return the Unix seconds that a text means. None if it means none.
+
+    Args:
+        text: A time before now, such as ``-1h30m``, or a date and time.
+        now: The time in Unix seconds.
+        zone: That of a time that names none. None for this machine's.
+    """
+    if _AGO.fullmatch(text):
+        return now - sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    try:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo or zone is None else found.replace(tzinfo=zone)).timestamp()
+    except (ValueError, OverflowError, OSError):  # in UTC it is in the year 0 or 10000
         return None
-    return sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
 def span(seconds: float | None) -> str:

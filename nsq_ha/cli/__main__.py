@@ -32,7 +32,6 @@ def _run() -> None:
     # The command line of httpx itself, which loads rich and pygments; without it httpx does without.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # the import system takes None for "there is none"
     from nsq_ha.cli.app import app
-    from nsq_ha.cli.output import drop_output
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -45,6 +44,8 @@ def _run() -> None:
         # Commands report their own errors in one line; this is output that cannot be written, as on a full disk.
         with contextlib.suppress(OSError):
             print(f"Error: {error}", file=sys.stderr)
+        from nsq_ha.cli.output import drop_output
+
         drop_output()
         sys.exit(1)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Final
 
 import click
 
 from nsq_ha._version import __version__
 from nsq_ha.cli import INTERRUPTED, READER_GONE
-from nsq_ha.cli.groups import OnDemand
-from nsq_ha.cli.output import drop_output
 
 _COMMANDS: Final = (
     *("dev", "topic", "channel", "node", "pub", "tail", "browse", "lookup", "stat", "top", "doctor", "trace"),
@@ -21,11 +20,24 @@ _COMMANDS: Final = (
 class Commands(click.Group):
     """All commands; they end quietly at Ctrl-C, and if the reader of the output has ended: ``nsq-ha ... | head``."""
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load a command. None if there is none."""
+        if cmd_name not in self.commands:
+            return None
+        own = cmd_name.replace("-", "_")
+        try:
+            command: click.Command = getattr(import_module(f"nsq_ha.cli.{own}"), own)
+        except KeyboardInterrupt:  # click would make it 1
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        return command
+
     def invoke(self, ctx: click.Context) -> object:
         """Run the command that the arguments name."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
+            from nsq_ha.cli.output import drop_output
+
             drop_output()
             raise click.exceptions.Exit(READER_GONE) from None
         except KeyboardInterrupt:  # click would make it 1
@@ -34,7 +46,7 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    commands=OnDemand(_COMMANDS),
+    commands=dict.fromkeys(_COMMANDS),  # get_command() loads them
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output ended,"
     " 143 ended by SIGTERM.",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from nsq_ha.admin.words import seconds_ago
+from nsq_ha.admin.words import moment_of
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.checks import MAX_PARTITION_ID, MAX_SECONDS
 from nsq_ha.options.language import option
@@ -47,12 +47,8 @@ def start_of(value: str, now: float) -> StartFrom | None:
         return StartFrom.beginning()
     if value in ("end", "latest"):
         return StartFrom.end()
-    ago = seconds_ago(value)
-    try:
-        seconds = datetime.fromisoformat(value).timestamp() if ago is None else now - ago
-    except (ValueError, OverflowError, OSError):  # in UTC it is in the year 0 or 10000
-        return None
-    return StartFrom.timestamp(seconds) if 0 <= seconds <= MAX_SECONDS else None
+    seconds = moment_of(value, now)
+    return StartFrom.timestamp(seconds) if seconds is not None and 0 <= seconds <= MAX_SECONDS else None
 
 
 def parse_start(_: click.Context, __: click.Parameter, value: str | None) -> StartFrom | None:

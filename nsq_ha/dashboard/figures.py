@@ -62,15 +62,6 @@ def moment(at: float) -> str:
     return f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def seconds_of(text: str) -> float | None:
-    """Return the Unix seconds of a date and time, in UTC unless it has an offset. None if it is none."""
-    try:
-        found = datetime.datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
 def whole(given: Mapping[str, str], name: str) -> int | None:
     """Return a number of a form; None if the field is empty.
 

@@ -236,12 +236,12 @@ def shown(value: object) -> str:
     return found if len(found) <= _SHOWN else f"{found[:_SHOWN]}..."
 
 
-def check_timeout(timeout: object) -> float:
-    """Return ``timeout``, the time limit of a call.
+def check_timeout(timeout: object, name: str = "timeout") -> float:
+    """Return ``timeout``, the time limit of a call, or of each request.
 
     Raises:
         ConfigError: It is not a number of seconds above 0 and up to a day.
     """
     if not is_number(timeout) or not 0 < timeout <= 86400.0:
-        raise ConfigError(f"timeout must be a number of seconds above 0 and up to a day, not {shown(timeout)}")
+        raise ConfigError(f"{name} must be a number of seconds above 0 and up to a day, not {shown(timeout)}")
     return timeout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -143,19 +142,13 @@ async def test_topics_are_summed_over_the_leaders(
 
 async def test_long_texts_are_cut(cluster: Scripted, admin: AdminClient) -> None:
     """Versions of 8 MiB made a page of 158 million characters, in one turn of 7.8 s."""
-    names = ("client_id", "hostname", "remote_address", "user_agent", "desired_tag", "tls_version", "auth_identity")
-    client = CLIENT | dict.fromkeys(names, "x" * 10_000)
-    topics = [part(0) | {"channels": [BILLING | {"clients": [client]}]}]
-    cluster.nsqd.answer("/stats", {"version": "v" * 10_000, "health": "h" * 10_000, "topics": topics})
+    cluster.nsqd.answer("/stats", {"version": "v" * 10_000, "health": "h" * 10_000})
     for fake in (cluster.follower, cluster.leader):
         peer = cluster.peer() | {"hostname": "h" * 10_000, "version": "v" * 10_000}
         fake.answer("/nodes", {"producers": [peer]})
-    (said,) = (await asyncio.wait_for(admin.stats(clients=True), LIMIT)).nodes
-    (shown,) = said.partitions[0].channels[0].connections
-    texts = [value for value in dataclasses.asdict(shown).values() if isinstance(value, str) and "x" in value]
+    (said,) = (await asyncio.wait_for(admin.stats(), LIMIT)).nodes
     (listed,) = await asyncio.wait_for(admin.nodes(), LIMIT)
-    assert {len(text) for text in (*texts, said.version, said.health, listed.hostname, listed.version)} == {400}
-    assert len(texts) == len(names)
+    assert {len(text) for text in (said.version, said.health, listed.hostname, listed.version)} == {400}
 
 
 async def test_only_what_was_asked_for_is_returned(cluster: Scripted, admin: AdminClient) -> None:

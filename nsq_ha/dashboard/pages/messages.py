@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC
 from functools import partial
 from types import MappingProxyType
 from typing import Final, cast
 
 from nsq_ha.admin.browsing import FORMS, LATEST, Browsed, Form, LogLook, LogStart, MessageFilter, decoded, going_on
-from nsq_ha.admin.words import seconds_ago
+from nsq_ha.admin.words import moment_of
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import ui
@@ -76,13 +77,11 @@ def start_of(given: Mapping[str, str], now: float) -> LogStart:
         return LATEST
     if text in ("oldest", "beginning"):
         return LogStart("oldest")
-    if (ago := seconds_ago(text)) is not None:
-        return LogStart("time", now - ago)
     if _DIGITS.fullmatch(text):
         if not partitions_of(given):
             raise ConfigError("an offset is a place in one partition: give the partition, too")
         return LogStart("offset", int(text))
-    at = figures.seconds_of(text)
+    at = moment_of(text, now, UTC)
     if at is None:
         raise ConfigError(
             "From: write latest, oldest, a time before now such as -15m, a time in UTC such as 2026-01-31 09:00, or an"

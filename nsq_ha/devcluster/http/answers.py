@@ -54,6 +54,11 @@ def app_of(*routes: list[Route]) -> Starlette:
     )
 
 
+def named(*answers: Answer) -> Mapping[str, Answer]:
+    """Return answers by their paths: ``topic_create`` answers ``/topic/create``."""
+    return {f"/{answer.__name__.replace('_', '/')}": answer for answer in answers}
+
+
 def gets(wrap: Wrap, answers: Mapping[str, Answer]) -> list[Route]:
     """Return the routes for GET."""
     return [Route(path, partial(wrap, answer), methods=["GET"]) for path, answer in answers.items()]
@@ -163,12 +168,10 @@ async def read_body(request: Request, largest: int, too_big: str) -> bytes:
     Raises:
         HttpError: It is larger than ``largest``.
     """
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > largest:
-            raise HttpError(413, too_big)
-    return bytes(body)
+    body = await request.body()
+    if len(body) > largest:
+        raise HttpError(413, too_big)
+    return body
 
 
 def lines_of(body: bytes, largest: int) -> list[bytes]:

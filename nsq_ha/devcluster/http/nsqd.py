@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.base.identity import partition_of
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http import answers
-from nsq_ha.devcluster.http.answers import Answer, HttpError, bare, enveloped, gets, posts, require
+from nsq_ha.devcluster.http.answers import HttpError, bare, enveloped, gets, named, posts, require
 from nsq_ha.devcluster.http.stats import node_stats
 from nsq_ha.devcluster.nodes import HOST
 from nsq_ha.devcluster.storage.channel import Channel
@@ -45,19 +45,11 @@ def nsqd_app(node: Nsqd, placement: Placement) -> Starlette:
     """Return the HTTP application of one nsqd."""
     this = _NsqdRoutes(node, placement)
     return answers.app_of(
-        posts(enveloped, {"/pub": this.pub, "/mpub": this.mpub}),
-        posts(bare, {path: this.change_of(act) for path, act in _CHANNEL_CHANGES.items()}),
-        posts(
-            bare,
-            {
-                "/channel/create": this.create_channel,
-                "/channel/delete": this.delete_channel,
-                "/channel/setorder": this.set_order,
-                "/channel/setoffset": this.set_offset,
-            },
-        ),
-        gets(enveloped, {"/info": this.info, "/stats": this.stats}),
-        gets(bare, {"/message/get": this.get_message, "/coordinator/stats": this.coordinator_stats}),
+        posts(enveloped, named(this.pub, this.mpub)),
+        posts(bare, dict.fromkeys(_CHANNEL_CHANGES, this.change)),
+        posts(bare, named(this.channel_create, this.channel_delete, this.channel_setorder, this.channel_setoffset)),
+        gets(enveloped, named(this.info, this.stats)),
+        gets(bare, named(this.message_get, this.coordinator_stats)),
     )
 
 
@@ -142,15 +134,11 @@ class _NsqdRoutes:
 
     # ------------------------------------------------------------ channels
 
-    def change_of(self, act: Callable[[Channel, float], None]) -> Answer:
-        """Return the answer that changes a channel on its leader."""
+    async def change(self, request: Request) -> None:
+        """Change a channel on its leader."""
+        _CHANNEL_CHANGES[request.url.path](self._led_channel(request), self._node.host.now())
 
-        async def change(request: Request) -> None:
-            act(self._led_channel(request), self._node.host.now())
-
-        return change
-
-    async def create_channel(self, request: Request) -> None:
+    async def channel_create(self, request: Request) -> None:
         """``/channel/create``: the followers know the channel at once, also on ordered topics."""
         replica, name = self._names(request)
         if not replica.leads:
@@ -159,7 +147,7 @@ class _NsqdRoutes:
             raise HttpError(403, f"channel {name} not registered. channel should be initialized before use.")
         replica.channel(name).share()
 
-    async def delete_channel(self, request: Request) -> None:
+    async def channel_delete(self, request: Request) -> None:
         """``/channel/delete``: an unknown channel counts as deleted."""
         replica, name = self._names(request)
         if not replica.leads:
@@ -169,7 +157,7 @@ class _NsqdRoutes:
             raise HttpError(403, f"topic {replica.topic} has channel auto create disabled. {text}")
         replica.remove_channel(name)
 
-    async def set_order(self, request: Request) -> None:
+    async def channel_setorder(self, request: Request) -> None:
         """``/channel/setorder``: ``false`` disconnects the consumers."""
         channel = self._led_channel(request)
         order = request.query_params.get("order")
@@ -181,7 +169,7 @@ class _NsqdRoutes:
         else:
             raise HttpError(400, "INVALID_OPTION")
 
-    async def set_offset(self, request: Request) -> None:
+    async def channel_setoffset(self, request: Request) -> None:
         """``/channel/setoffset``: the body is ``type:value``."""
         replica, name = self._names(request)
         if name in replica.partition.channels:
@@ -237,7 +225,7 @@ class _NsqdRoutes:
 
     # ------------------------------------------------------------ read
 
-    async def get_message(self, request: Request) -> dict[str, Any]:
+    async def message_get(self, request: Request) -> dict[str, Any]:
         """``/message/get``: wrong for messages that are not flushed, like nsqd."""
         asked = request.query_params
         mode = asked.get("search_mode", "")

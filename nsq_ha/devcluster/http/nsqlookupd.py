@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.devcluster.control.changes import ChangeRefusedError, Changes
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http import answers
-from nsq_ha.devcluster.http.answers import HttpError, bare, enveloped, gets, posts, require
+from nsq_ha.devcluster.http.answers import HttpError, bare, enveloped, gets, named, posts, require
 from nsq_ha.devcluster.nodes import HOST
 from nsq_ha.devcluster.storage.replica import Topic, TopicOptions
 from nsq_ha.options.checks import MAX_PARTITIONS
@@ -46,31 +46,10 @@ def lookupd_app(lookupd: Nsqlookupd, coordinator: Coordinator, *, write_without_
     """
     this = _LookupdRoutes(lookupd, coordinator, write_without_channels=write_without_channels)
     return answers.app_of(
-        gets(
-            enveloped,
-            {
-                "/listlookup": this.list_lookup,
-                "/lookup": this.lookup,
-                "/topics": this.topics,
-                "/channels": this.channels,
-                "/nodes": this.nodes,
-                "/info": this.info,
-            },
-        ),
-        gets(bare, {"/cluster/stats": this.cluster_stats}),
-        posts(
-            bare,
-            {
-                "/topic/create": this.create,
-                "/topic/delete": this.delete,
-                "/topic/partition/expand": this.expand,
-                "/topic/partition/move": this.move,
-                "/topic/meta/update": this.update_meta,
-                "/topic/tombstone": this.tombstone,
-                "/channel/create": this.create_channel,
-                "/channel/delete": this.delete_channel,
-            },
-        ),
+        gets(enveloped, named(this.listlookup, this.lookup, this.topics, this.channels, this.nodes, this.info)),
+        gets(bare, named(this.cluster_stats)),
+        posts(bare, named(this.topic_create, this.topic_delete, this.topic_partition_expand, this.topic_tombstone)),
+        posts(bare, named(this.topic_partition_move, this.topic_meta_update, this.channel_create, this.channel_delete)),
     )
 
 
@@ -99,7 +78,7 @@ class _LookupdRoutes:
         self._changes = Changes(coordinator)
         self._write_without_channels = write_without_channels
 
-    async def list_lookup(self, _request: Request) -> dict[str, Any]:
+    async def listlookup(self, _request: Request) -> dict[str, Any]:
         """``/listlookup``."""
         coordinator = self._coordinator
         leading = coordinator.leading or coordinator.last_leading
@@ -233,7 +212,7 @@ class _LookupdRoutes:
 
     # ------------------------------------------------------------ changes
 
-    async def create(self, request: Request) -> None:
+    async def topic_create(self, request: Request) -> None:
         """``/topic/create``."""
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         answers.valid_name(name, "INVALID_ARG_TOPIC")
@@ -252,7 +231,7 @@ class _LookupdRoutes:
             )
             self._changes.create(name, options)
 
-    async def delete(self, request: Request) -> None:
+    async def topic_delete(self, request: Request) -> None:
         """``/topic/delete``."""
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         if require(request, "partition", "MISSING_ARG_TOPIC_PARTITION") != "**":
@@ -260,7 +239,7 @@ class _LookupdRoutes:
         with self._leading(500, _NO_LEADER):
             self._changes.delete(name)
 
-    async def expand(self, request: Request) -> None:
+    async def topic_partition_expand(self, request: Request) -> None:
         """``/topic/partition/expand``."""
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         partitions = _number(request, "partition_num", "TOPIC_PARTITION_NUM", MAX_PARTITIONS)
@@ -268,7 +247,7 @@ class _LookupdRoutes:
             self._must_be_stable(500)
             self._changes.expand(name, partitions)
 
-    async def move(self, request: Request) -> None:
+    async def topic_partition_move(self, request: Request) -> None:
         """``/topic/partition/move``."""
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         number = require(request, "partition", "MISSING_ARG_TOPIC_PARTITION")
@@ -283,7 +262,7 @@ class _LookupdRoutes:
                 raise HttpError(400, "moving a replica that does not lead is not supported here")
             self._changes.move(partition, to)
 
-    async def update_meta(self, request: Request) -> None:
+    async def topic_meta_update(self, request: Request) -> None:
         """``/topic/meta/update``: also starts the periodic check early."""
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         asked = request.query_params
@@ -316,7 +295,7 @@ class _LookupdRoutes:
             host = self._coordinator.host
             host.after(host.timing.create, self._coordinator.check)
 
-    async def tombstone(self, request: Request) -> None:
+    async def topic_tombstone(self, request: Request) -> None:
         """``/topic/tombstone``: only this nsqlookupd remembers it; a node without the topic is ignored."""
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         address = require(request, "node", "MISSING_ARG_NODE")
@@ -328,7 +307,7 @@ class _LookupdRoutes:
                 else:
                     marks.add((name, entry.leader))
 
-    async def create_channel(self, request: Request) -> None:
+    async def channel_create(self, request: Request) -> None:
         """``/channel/create``: register a channel of a topic that does not create channels automatically."""
         topic, channel = self._registration(request)
         if not topic.options.disable_channel_auto_create:
@@ -338,7 +317,7 @@ class _LookupdRoutes:
             raise HttpError(400, f"channel {channel} already registered")
         self._changes.register_channels(topic, registered | {channel})
 
-    async def delete_channel(self, request: Request) -> None:
+    async def channel_delete(self, request: Request) -> None:
         """``/channel/delete``: no effect on a topic that creates channels automatically."""
         topic, channel = self._registration(request)
         if not topic.options.disable_channel_auto_create:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.devcluster.host import PLAIN_VERSION
 from nsq_ha.devcluster.http import answers
-from nsq_ha.devcluster.http.answers import Answer, HttpError, bare, gets, posts, present, valid_name
+from nsq_ha.devcluster.http.answers import HttpError, bare, gets, named, posts, present, valid_name
 from nsq_ha.devcluster.http.stats import plain_node_stats
 from nsq_ha.devcluster.nodes import HOST
 
@@ -29,32 +29,12 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 
 def plain_nsqd_app(node: PlainNsqd) -> Starlette:
     """Return the HTTP application of one upstream nsqd."""
-    this, now = _PlainNsqdRoutes(node), node.host.now
-    on_topic: dict[str, Callable[[PlainNsqdTopic], None]] = {
-        "/topic/delete": node.delete_topic,
-        "/topic/pause": lambda topic: topic.pause(now(), paused=True),
-        "/topic/unpause": lambda topic: topic.pause(now(), paused=False),
-    }
-    on_channel: dict[str, Callable[[PlainNsqdTopic, PlainChannel], None]] = {
-        "/channel/delete": node.delete_channel,
-        "/channel/empty": lambda _, channel: channel.empty(),
-        "/channel/pause": lambda _, channel: channel.pause(now(), paused=True),
-        "/channel/unpause": lambda _, channel: channel.pause(now(), paused=False),
-    }
+    this = _PlainNsqdRoutes(node)
     return answers.app_of(
-        gets(bare, {"/info": this.info, "/stats": this.stats}),
-        posts(bare, {path: this.topic_change(act) for path, act in on_topic.items()}),
-        posts(bare, {path: this.channel_change(act) for path, act in on_channel.items()}),
-        posts(
-            bare,
-            {
-                "/pub": this.pub,
-                "/mpub": this.mpub,
-                "/topic/create": this.create_topic,
-                "/topic/empty": this.empty_topic,
-                "/channel/create": this.create_channel,
-            },
-        ),
+        gets(bare, named(this.info, this.stats)),
+        posts(bare, dict.fromkeys(this.of_topic, this.change_topic)),
+        posts(bare, dict.fromkeys(this.of_channel, this.change_channel)),
+        posts(bare, named(this.pub, this.mpub, this.topic_create, this.topic_empty, this.channel_create)),
     )
 
 
@@ -64,6 +44,18 @@ class _PlainNsqdRoutes:
     def __init__(self, node: PlainNsqd) -> None:
         self._node = node
         self._limits = node.host.limits
+        now = node.host.now
+        self.of_topic: dict[str, Callable[[PlainNsqdTopic], None]] = {
+            "/topic/delete": node.delete_topic,
+            "/topic/pause": lambda topic: topic.pause(now(), paused=True),
+            "/topic/unpause": lambda topic: topic.pause(now(), paused=False),
+        }
+        self.of_channel: dict[str, Callable[[PlainNsqdTopic, PlainChannel], None]] = {
+            "/channel/delete": node.delete_channel,
+            "/channel/empty": lambda _, channel: channel.empty(),
+            "/channel/pause": lambda _, channel: channel.pause(now(), paused=True),
+            "/channel/unpause": lambda _, channel: channel.pause(now(), paused=False),
+        }
 
     async def info(self, _request: Request) -> dict[str, Any]:
         """``/info``."""
@@ -120,35 +112,27 @@ class _PlainNsqdRoutes:
 
     # ------------------------------------------------------------ topics and channels
 
-    def topic_change(self, act: Callable[[PlainNsqdTopic], None]) -> Answer:
-        """Return the answer that changes a topic."""
+    async def change_topic(self, request: Request) -> None:
+        """Change a topic."""
+        self.of_topic[request.url.path](self._existing(present(request, "topic")))
 
-        async def change(request: Request) -> None:
-            act(self._existing(present(request, "topic")))
+    async def change_channel(self, request: Request) -> None:
+        """Change a channel."""
+        topic, name = self._names(request)
+        channel = topic.channels.get(name)
+        if channel is None:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        self.of_channel[request.url.path](topic, channel)
 
-        return change
-
-    def channel_change(self, act: Callable[[PlainNsqdTopic, PlainChannel], None]) -> Answer:
-        """Return the answer that changes a channel."""
-
-        async def change(request: Request) -> None:
-            topic, name = self._names(request)
-            channel = topic.channels.get(name)
-            if channel is None:
-                raise HttpError(404, "CHANNEL_NOT_FOUND")
-            act(topic, channel)
-
-        return change
-
-    async def create_topic(self, request: Request) -> None:
+    async def topic_create(self, request: Request) -> None:
         """``/topic/create``."""
         self._node.topic(_topic_name(request))
 
-    async def empty_topic(self, request: Request) -> None:
+    async def topic_empty(self, request: Request) -> None:
         """``/topic/empty``: the topic's own queue, not those of its channels."""
         self._existing(_topic_name(request)).queue.clear()
 
-    async def create_channel(self, request: Request) -> None:
+    async def channel_create(self, request: Request) -> None:
         """``/channel/create``."""
         self._node.channel(*self._names(request))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsq_ha.devcluster.host import PLAIN_VERSION
 from nsq_ha.devcluster.http import answers
-from nsq_ha.devcluster.http.answers import HttpError, bare, gets, posts, present
+from nsq_ha.devcluster.http.answers import HttpError, bare, gets, named, posts, present
 from nsq_ha.devcluster.nodes import HOST
 
 if TYPE_CHECKING:
@@ -29,26 +29,9 @@ def plain_lookupd_app(lookupd: PlainNsqlookupd) -> Starlette:
     """Return the HTTP application of one upstream nsqlookupd."""
     this = _PlainLookupdRoutes(lookupd)
     return answers.app_of(
-        gets(
-            bare,
-            {
-                "/lookup": this.lookup,
-                "/topics": this.topics,
-                "/channels": this.channels,
-                "/nodes": this.nodes,
-                "/info": this.info,
-            },
-        ),
-        posts(
-            bare,
-            {
-                "/topic/create": this.create_topic,
-                "/topic/delete": this.delete_topic,
-                "/topic/tombstone": this.tombstone,
-                "/channel/create": this.create_channel,
-                "/channel/delete": this.delete_channel,
-            },
-        ),
+        gets(bare, named(this.lookup, this.topics, this.channels, this.nodes, this.info)),
+        posts(bare, named(this.topic_create, this.topic_delete, this.topic_tombstone)),
+        posts(bare, named(this.channel_create, this.channel_delete)),
     )
 
 
@@ -98,23 +81,23 @@ class _PlainLookupdRoutes:
             nodes.append({**_described(peer), "tombstones": tombstones, "topics": topics})
         return {"producers": nodes}
 
-    async def create_topic(self, request: Request) -> None:
+    async def topic_create(self, request: Request) -> None:
         """``/topic/create``."""
         self._lookupd.add(answers.valid_name(present(request, "topic"), "INVALID_ARG_TOPIC"))
 
-    async def delete_topic(self, request: Request) -> None:
+    async def topic_delete(self, request: Request) -> None:
         """``/topic/delete``: the nsqds keep it, and register it again after they connected again."""
         self._lookupd.forget(present(request, "topic"))
 
-    async def tombstone(self, request: Request) -> None:
+    async def topic_tombstone(self, request: Request) -> None:
         """``/topic/tombstone``."""
         self._lookupd.tombstone(present(request, "topic"), present(request, "node"))
 
-    async def create_channel(self, request: Request) -> None:
+    async def channel_create(self, request: Request) -> None:
         """``/channel/create``."""
         self._lookupd.add(*answers.topic_and_channel(request))
 
-    async def delete_channel(self, request: Request) -> None:
+    async def channel_delete(self, request: Request) -> None:
         """``/channel/delete``."""
         if not self._lookupd.forget(*answers.topic_and_channel(request)):
             raise HttpError(404, "CHANNEL_NOT_FOUND")

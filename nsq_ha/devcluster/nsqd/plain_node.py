@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 SCAN: Final = 0.1
 """Seconds between two scans for messages that timed out or whose delay ended (``QueueScanInterval``)."""
-SYNC_TIMEOUT: Final = 2.0
-"""Seconds after which a backend keeps its position (``-sync-timeout``)."""
 
 
 class PlainNsqd(AnyNsqd):
@@ -62,7 +60,7 @@ class PlainNsqd(AnyNsqd):
         self._changed = changed
         self._channels_of = channels_of
         self._node_id = node_id
-        self._next_scan = self._next_refresh = self._next_sync = 0.0
+        self._next_scan = self._next_refresh = 0.0
         self._scanned: list[PlainChannel] = []  # a new channel is added with the next refresh
 
     def topic(self, name: str) -> PlainNsqdTopic:
@@ -148,11 +146,7 @@ class PlainNsqd(AnyNsqd):
             topic.restart(act)
 
     def _tick(self, now: float) -> None:
-        """Let time pass: timeouts and delays of messages, and the positions of the backends."""
-        if now >= self._next_sync:
-            self._next_sync = now + SYNC_TIMEOUT * self.host.timing.scale
-            for topic in self.topics.values():
-                topic.sync()
+        """Let time pass: timeouts and delays of messages."""
         if now < self._next_scan:
             return
         self._next_scan = now + SCAN

@@ -2,8 +2,7 @@
 
 A queue has room for some messages in memory; the others go to its backend, which
 a killed process leaves behind. Which of the two gives the next message is a matter
-of chance, so there is no order. A message that was finished is gone, but a killed
-process gives again what its backend gave since it last kept its position.
+of chance, so there is no order. A message that was finished is gone.
 
 The invariants: a message of a channel is in its queue, in flight or deferred, and
 never in two of them; a topic keeps messages only while it has no channel or is paused.
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 
 MEMORY_MESSAGES: Final = 10_000
 """Messages of a queue that memory holds (``-mem-queue-size``)."""
-SYNC_EVERY: Final = 2500
-"""Reads and writes of a backend after which it keeps its position (``-sync-every``)."""
+
 _MAX_ATTEMPTS: Final = 2**16
 
 
@@ -65,8 +63,6 @@ class Queue:
         self._ephemeral = ephemeral
         self._memory: deque[Queued] = deque()
         self._backend: deque[Queued] = deque()
-        self._given: list[Queued] = []  # by the backend, since it kept its position
-        self._changes = 0
 
     def __len__(self) -> int:
         return len(self._memory) + len(self._backend)
@@ -87,45 +83,27 @@ class Queue:
         """Remove and return the next message; there must be one."""
         if self._memory and (not self._backend or self._chance.random() < 0.5):
             return self._memory.popleft()
-        message = self._backend.popleft()
-        self._given.append(replace(message))  # as it is on disk
-        self._changed()
-        return message
+        return self._backend.popleft()
 
     def store(self, messages: Iterable[Queued]) -> None:
         """Write messages to the backend."""
         if not self._ephemeral:
             for message in messages:
                 self._backend.append(replace(message, delay=0.0) if message.delay else message)
-                self._changed()
-
-    def sync(self) -> None:
-        """Keep the backend's position."""
-        self._given.clear()
-        self._changes = 0
 
     def flush(self) -> None:
         """Write the messages in memory to the backend, as a clean exit does."""
         self.store(self._memory)
         self._memory.clear()
-        self.sync()
 
     def forget_memory(self) -> None:
-        """Lose the messages in memory and the backend's latest position, as a killed process does."""
+        """Lose the messages in memory, as a killed process does."""
         self._memory.clear()
-        self._backend.extendleft(reversed(self._given))
-        self.sync()
 
     def clear(self) -> None:
         """Remove all messages."""
         self._memory.clear()
         self._backend.clear()
-        self.sync()
-
-    def _changed(self) -> None:
-        self._changes += 1
-        if self._changes >= SYNC_EVERY:
-            self.sync()
 
 
 class PlainChannel(AnyChannel[bytes, Delivered[Queued]]):
@@ -313,12 +291,6 @@ class PlainNsqdTopic:
         """Create a channel. The first one gets all that the topic has, with the next :meth:`pump`."""
         channel = self.channels[name] = PlainChannel(name, self._chance)
         return channel
-
-    def sync(self) -> None:
-        """Keep the positions of all backends."""
-        self.queue.sync()
-        for channel in self.channels.values():
-            channel.queue.sync()
 
     def restart(self, act: Callable[[Queue | PlainChannel], None]) -> None:
         """Begin again with what the backends have: no consumers, no counts, no ephemeral channels.
