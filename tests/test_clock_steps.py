@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(nsq_ha.__file__).parent
 SHOWS = {
-    "admin/looking.py",  # for how long a node has been gone, also since another program's look
+    "admin/statistics.py",  # for how long a node has been gone, also since another program's look
     "consumer/giving_up.py",  # when a message was given up
     "consumer/receiving.py",  # the lag
     "engine/observe.py",  # when an event happened

@@ -1,7 +1,7 @@
 """The admin client: what its calls promise.
 
-Producers and consumers do not use this package. The calls are in ``topics``, ``channels``, ``cluster``,
-``statistics`` and ``looking``.
+Producers and consumers do not use this package. The calls are in ``topics``, ``channels``, ``cluster``
+and ``statistics``.
 
 The invariant: every call ends within its ``timeout``, and may be repeated.
 
@@ -11,7 +11,7 @@ Source: server protocol 11; server failures 2.
 from __future__ import annotations
 
 from nsq_ha.admin.channels import ChannelAdmin
-from nsq_ha.admin.looking import LookAdmin
+from nsq_ha.admin.statistics import LookAdmin
 
 
 class AdminClient(LookAdmin, ChannelAdmin):

@@ -6,16 +6,22 @@ error frame, an HTTP answer, a version. Errors and log lines must not contain it
 The invariant: a secret of ``SHORTEST`` characters or more passed to :func:`conceal` does not appear in the results of
 :func:`redact`, :func:`beginning` and :func:`excerpt`, neither unchanged nor in a usual
 encoding (escaped, percent-encoded, base64, hexadecimal), in upper or lower case.
+
+Secrets are kept out of what programs print of options, too: their ``repr``, ``dataclasses.asdict``, locals of
+tracebacks. No frame of ours that checks options holds a secret whose ``repr`` shows it.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
+import functools
 import json
 import re
 import traceback
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote, quote_plus
 
 from nsq_ha.base.forks import Mutex
@@ -147,3 +153,44 @@ def _forms(secret: str) -> tuple[str, ...]:
         data.hex(),
     )
     return (secret, *escaped, *encoded, quote(data, safe=""), quote_plus(data))
+
+
+T = TypeVar("T")
+
+SECRETS: Final = ("auth_secret", "key_password")
+"""Options whose texts are secret."""
+
+
+class HiddenText(str):
+    """A text whose ``repr`` does not show it; in all else it is that text."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Show nothing."""
+        return REDACTED
+
+
+def hide(options: Mapping[str, object]) -> None:
+    """Replace the secrets among options, in place: the frames of callers hold the same dict."""
+    kept = cast("dict[str, object]", options)
+    for name in SECRETS:
+        if isinstance(options.get(name), str):
+            kept[name] = HiddenText(kept[name])
+
+
+def hides_secrets(cls: type[T]) -> type[T]:
+    """Let a dataclass take its secrets as hidden texts."""
+    names = [each.name for each in dataclasses.fields(cls)]  # type: ignore[arg-type]  # a dataclass
+    init: Any = cls.__init__
+
+    @functools.wraps(init)
+    def __init__(self: T, *args: object, **options: object) -> None:  # noqa: N807 - it takes the place of that
+        hide(options)
+        given = dict(zip(names, args, strict=False))
+        hide(given)
+        args = (*given.values(), *args[len(given) :])
+        init(self, *args, **options)
+
+    cls.__init__ = __init__  # type: ignore[method-assign, assignment]  # of the same arguments
+    return cls

@@ -23,11 +23,11 @@ from nsq_ha.admin.browsing import (
     with_plugin,
 )
 from nsq_ha.admin.words import counted
+from nsq_ha.cli.lookup import require_topic
 from nsq_ha.cli.options import PARTITION, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, local_time, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, position
-from nsq_ha.cli.views import require_topic
 from nsq_ha.errors import ConfigError, DiscoveryError, TopicNotFoundError
 
 if TYPE_CHECKING:

@@ -9,13 +9,12 @@ import click
 
 from nsq_ha.admin import AdminClient, ChannelStats
 from nsq_ha.admin.reading import FigureRow
-from nsq_ha.cli.figures import CHANNEL as CHANNEL_COLUMN
-from nsq_ha.cli.figures import FIGURES
+from nsq_ha.cli.lookup import describe_topic, require_topic, tell_silence
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
-from nsq_ha.cli.output import print_rows
+from nsq_ha.cli.output import CHANNEL as CHANNEL_COLUMN
+from nsq_ha.cli.output import FIGURES, print_rows
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, described, positions
-from nsq_ha.cli.views import describe_topic, require_topic, tell_silence
 from nsq_ha.errors import ChannelNotFoundError
 
 if TYPE_CHECKING:

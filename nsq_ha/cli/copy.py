@@ -13,12 +13,11 @@ import click
 
 from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.cli.inputs import key_of
+from nsq_ha.cli.lookup import require_topic
 from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, SECONDS, TOPIC, Number, cluster_options, metrics_option
 from nsq_ha.cli.output import clean
-from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import Selection, check_read, expanded, losses_reported, selection_options
-from nsq_ha.cli.running import run
-from nsq_ha.cli.views import require_topic
+from nsq_ha.cli.running import Progress, run
 from nsq_ha.errors import ConfigError, NsqError, PublishError, RemoteProtocolError
 from nsq_ha.message import OutgoingMessage
 from nsq_ha.options.checks import lookupd_urls

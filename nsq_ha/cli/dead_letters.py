@@ -12,6 +12,7 @@ import click
 from nsq_ha import StartFrom
 from nsq_ha.admin.words import counted
 from nsq_ha.base.identity import is_upstream_id
+from nsq_ha.cli.lookup import describe_topic, require_topic
 from nsq_ha.cli.options import (
     CHANNEL,
     SECONDS,
@@ -24,7 +25,6 @@ from nsq_ha.cli.options import (
     yes_option,
 )
 from nsq_ha.cli.output import clean, explained, print_json, print_table, wants_json
-from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import (
     check_channel_of,
     check_read,
@@ -35,10 +35,9 @@ from nsq_ha.cli.reading import (
     scan,
     until_quiet,
 )
-from nsq_ha.cli.running import run
+from nsq_ha.cli.running import Progress, run
 from nsq_ha.cli.start import from_option
 from nsq_ha.cli.tail import letter_as_dict
-from nsq_ha.cli.views import describe_topic, require_topic
 from nsq_ha.dead_letters import DeadLetter, replay
 from nsq_ha.errors import ConfigError, DeadLetterError, NsqError, PublishError
 

@@ -19,12 +19,12 @@ import click
 from nsq_ha.admin.causes import for_lookupd
 from nsq_ha.admin.findings import Facts, Finding, findings_of
 from nsq_ha.admin.words import counted
+from nsq_ha.cli.lookup import agree, ask_all, differing
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, console, print_json, wants_json
 from nsq_ha.cli.reading import own_channel, reading_options, taken_from
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import look
-from nsq_ha.cli.views import agree, ask_all, differing
 from nsq_ha.engine.http import ask, new_client
 from nsq_ha.engine.names import addresses, first_open, places_of
 from nsq_ha.errors import ConfigError, NsqError, TopicNotFoundError

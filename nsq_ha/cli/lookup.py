@@ -1,7 +1,11 @@
-"""``nsq-ha lookup``: the answers of each nsqlookupd, side by side."""
+"""``nsq-ha lookup``: the answers of each nsqlookupd about a topic, side by side; commands use them to find a topic."""
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,13 +13,208 @@ import click
 from nsq_ha.cli.options import TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import cell, clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import NO_NSQD, View, agree, are_plain, ask_all, differing, is_unknown, nsqds_of, partitions_of
-from nsq_ha.errors import TopicNotFoundError
+from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
+from nsq_ha.policy.topology import LookupAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from nsq_ha.admin import TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
+    from nsq_ha.engine.answers import LookupdList
+    from nsq_ha.policy.topology import Node, TopicMeta
+
+
+QUESTION_TIMEOUT = 2.0
+"""Seconds for one request; longer than the library's limit, since only a person is waiting."""
+
+NO_NSQD = "no nsqd has the topic yet: the first publish creates it"
+
+PAUSE = 0.5
+"""Seconds between two requests for a topic that no nsqd has."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One nsqlookupd's answers.
+
+    Attributes:
+        lookupd: Its base URL.
+        leads: Whether a list of nsqlookupds names it as the leading one.
+        readable: The answer to ``access=r``; an empty one if there is none.
+        writable: The answer to ``access=w``; an empty one if there is none.
+        error: Why there is no answer. None if there is one.
+    """
+
+    lookupd: str
+    leads: bool
+    readable: LookupAnswer
+    writable: LookupAnswer
+    error: str | None = None
+
+    @property
+    def partition_num(self) -> int:
+        """The number of partitions; 0 if it is unknown."""
+        return 0 if self.readable.meta is None else self.readable.meta.partition_num
+
+    def partition(self, number: int) -> tuple[str | None, bool]:
+        """Return the leader's address (None if there is none), and whether it accepts writes."""
+        node = self.readable.partitions.get(number)
+        return (None, False) if node is None else (node.address, self.writable.partitions.get(number) == node)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTopic:
+    """A topic.
+
+    Attributes:
+        meta: Its settings. None on a plain cluster.
+        nsqds: The nsqds that have it, on a plain cluster.
+        candidates: Those that would create it, if none has it.
+    """
+
+    meta: TopicMeta | None
+    nsqds: tuple[Node, ...] = ()
+    candidates: tuple[Node, ...] = ()
+
+
+def are_plain(views: Iterable[View]) -> bool:
+    """Return whether some answered, and all of these are of a plain cluster."""
+    answered = [view for view in views if view.error is None]
+    return bool(answered) and all(view.readable.nodes is not None for view in answered)
+
+
+def nsqds_of(views: Iterable[View]) -> tuple[Node, ...]:
+    """Return the nsqds that any nsqlookupd of a plain cluster lists, by address."""
+    found = {node.address: node for view in views for node in view.readable.nodes or ()}
+    return tuple(found[address] for address in sorted(found))
+
+
+def partitions_of(views: Iterable[View]) -> range:
+    """Return all partitions that any nsqlookupd knows."""
+    numbers = [view.partition_num for view in views]
+    numbers += [number + 1 for view in views for number in view.readable.partitions]
+    return range(max(numbers, default=0))
+
+
+def differing(views: Iterable[View]) -> list[int]:
+    """Return the partitions about which the answers differ."""
+    answered = [view for view in views if view.error is None]
+    return [n for n in partitions_of(answered) if len({view.partition(n) for view in answered}) > 1]
+
+
+def agree(views: Iterable[View]) -> bool:
+    """Return whether all answered and all answers are equal; all may say that there is no such topic."""
+    listed = list(views)
+    kinds = {(view.readable.exists, view.readable.meta) for view in listed}
+    return all(view.error is None for view in listed) and len(kinds) == 1 and not differing(listed)
+
+
+def is_unknown(views: Iterable[View]) -> bool:
+    """Return whether some answered and none of them knows the topic."""
+    answered = [view for view in views if view.error is None]
+    return bool(answered) and not any(view.readable.exists for view in answered)
+
+
+def needs_partitions(option: str, reason: str) -> ConfigError:
+    """Return the error for an option that a plain cluster does not support.
+
+    Args:
+        option: As it is given, such as ``--key``.
+        reason: What a plain nsqd lacks, such as "has no partitions".
+    """
+    return ConfigError(f"remove {option}: it needs the partitioned server, and plain nsqd {reason}")
+
+
+async def ask_all(cluster: ClusterAccess, topic: str) -> list[View]:
+    """Ask all given nsqlookupds and those that they list; the leading one comes first."""
+    given, listed = await asyncio.gather(  # at the same time: one may hang
+        asyncio.gather(*(_ask(cluster, url, topic) for url in cluster.lookupd)),
+        asyncio.gather(*(_list(cluster, url) for url in cluster.lookupd)),
+    )
+    lists = [found for found in listed if found is not None]
+    others = dict.fromkeys(url for found in lists for url in found.nodes if url not in cluster.lookupd)
+    views = [*given, *await asyncio.gather(*(_ask(cluster, url, topic) for url in others))]
+    leaders = {found.leader for found in lists}
+    views = [dataclasses.replace(view, leads=view.lookupd in leaders) for view in views]
+    return sorted(views, key=lambda view: not view.leads)
+
+
+async def require_topic(cluster: ClusterAccess, topic: str) -> FoundTopic:
+    """Return an existing topic, or any topic of a plain cluster, where the first publish creates it.
+
+    Raises:
+        TopicNotFoundError: No nsqlookupd that answers knows the topic.
+        LookupUnavailableError: No nsqlookupd answers, or no answer contains the meta.
+    """
+    views = await ask_all(cluster, topic)
+    if all(view.error is not None for view in views):
+        raise LookupUnavailableError(
+            "no nsqlookupd gave a usable answer", tuple((v.lookupd, v.error or "") for v in views)
+        )
+    if are_plain(views):
+        candidates = {node.address: node for view in views for node in view.writable.candidates}
+        return FoundTopic(None, nsqds_of(views), tuple(candidates.values()))
+    if is_unknown(views):
+        raise TopicNotFoundError.named(topic)
+    for view in views:
+        if view.readable.meta is not None:
+            return FoundTopic(view.readable.meta)
+    raise LookupUnavailableError(f"no nsqlookupd says how many partitions topic {topic!r} has")
+
+
+async def describe_topic(cluster: ClusterAccess, topic: str) -> TopicDescription:
+    """Return a description of a topic whose partitions are known.
+
+    Raises:
+        TopicNotFoundError: There is no such topic.
+        LookupUnavailableError: No nsqlookupd answers, or they name different numbers, as while the topic grows.
+    """
+    found = await cluster.ask(lambda admin: admin.describe(topic), topic)
+    if not (found.partitions or found.view.is_plain):
+        raise LookupUnavailableError(
+            f"the nsqlookupds do not agree how many partitions topic {topic!r} has: try again in some seconds"
+        )
+    return found
+
+
+def tell_silence(found: TopicDescription) -> bool:
+    """Say whose statistics are missing; return whether some are."""
+    silent = [entry for entry in found.partitions if entry.stats is None]
+    if silent:
+        names = ", ".join(entry.leader.address if entry.leader else f"partition {entry.partition}" for entry in silent)
+        reason = next((f" ({entry.error})" for entry in silent if entry.error), "")
+        click.echo(f"warning: no statistics of {clean(names + reason)}: what is there is missing below", err=True)
+    return bool(silent)
+
+
+async def wait_for_nsqd(cluster: ClusterAccess, topic: str, limit: float | None) -> bool:
+    """Wait until an nsqd has a plain topic. Return False if none has it after ``limit`` seconds."""
+    loop = asyncio.get_running_loop()
+    end = math.inf if limit is None else loop.time() + limit
+    while not nsqds_of(await asyncio.gather(*(_ask(cluster, url, topic) for url in cluster.lookupd))):
+        if loop.time() >= end:
+            return False
+        await asyncio.sleep(min(PAUSE, max(0.0, end - loop.time())))
+    return True
+
+
+async def _list(cluster: ClusterAccess, url: str) -> LookupdList | None:
+    async with cluster.lookup_client(url, timeout=QUESTION_TIMEOUT) as client:
+        try:
+            return await client.list_lookupd()
+        except LookupUnavailableError:
+            return None
+
+
+async def _ask(cluster: ClusterAccess, url: str, topic: str) -> View:
+    async with cluster.lookup_client(url, timeout=QUESTION_TIMEOUT) as client:
+        try:
+            readable, writable = await asyncio.gather(client.lookup(topic, "r"), client.lookup(topic, "w"))
+        except LookupUnavailableError as error:
+            nothing = LookupAnswer(url, leads=False, meta=None, partitions={}, exists=False)
+            return View(url, False, nothing, nothing, "; ".join(reason for _, reason in error.causes) or str(error))
+        return View(url, False, readable, writable)
 
 
 @click.command(short_help="Compare the answers of all nsqlookupds.")

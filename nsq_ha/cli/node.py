@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nsq_ha.admin.causes import incidents
-from nsq_ha.cli.figures import age, number
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
-from nsq_ha.cli.output import FigureColumn, clean, print_rows
+from nsq_ha.cli.output import FigureColumn, age, clean, number, print_rows
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import keep, look, recall
 

@@ -11,14 +11,22 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
-from nsq_ha.cli.inputs import BadLine, csv_rows, message_of
+from nsq_ha.cli.inputs import (
+    BadLine,
+    PubOptions,
+    check_usage,
+    csv_rows,
+    message_of,
+    parse_byte,
+    parse_bytes,
+    parse_character,
+    parse_headers,
+)
 from nsq_ha.cli.lines import Line, read_lines
+from nsq_ha.cli.lookup import FoundTopic, needs_partitions, require_topic
 from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, Number, cluster_options, metrics_option
 from nsq_ha.cli.output import explained, print_json
-from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.pub_options import PubOptions, check_usage, parse_byte, parse_bytes, parse_character, parse_headers
-from nsq_ha.cli.running import run
-from nsq_ha.cli.views import FoundTopic, needs_partitions, require_topic
+from nsq_ha.cli.running import Progress, run
 from nsq_ha.errors import AuthError, ConfigError, NsqError, PublishError, TopicNotFoundError
 from nsq_ha.protocol.encoding import MAX_DELAY_MS
 

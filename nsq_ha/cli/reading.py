@@ -19,10 +19,10 @@ import click
 from nsq_ha import StartFrom
 from nsq_ha.admin.words import counted
 from nsq_ha.base.threads import in_thread
+from nsq_ha.cli.lookup import NO_NSQD, FoundTopic, describe_topic, needs_partitions, require_topic, wait_for_nsqd
 from nsq_ha.cli.options import PARTITION, SECONDS
 from nsq_ha.cli.output import clean, explained
 from nsq_ha.cli.start import from_option
-from nsq_ha.cli.views import NO_NSQD, FoundTopic, describe_topic, needs_partitions, require_topic, wait_for_nsqd
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, packed_body
 

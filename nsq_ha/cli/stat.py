@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from nsq_ha.admin.causes import incidents
-from nsq_ha.cli.figures import age, columns_of, number
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import FigureColumn, clean, print_rows, wants_json
+from nsq_ha.cli.output import FigureColumn, age, clean, columns_of, number, print_rows, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import looks
 from nsq_ha.errors import TopicNotFoundError

@@ -19,9 +19,8 @@ import click
 
 from nsq_ha.admin.causes import expected, incidents
 from nsq_ha.admin.words import counted, span
-from nsq_ha.cli.figures import SORTS, columns_of, in_order, number
 from nsq_ha.cli.options import SECONDS, cluster_options
-from nsq_ha.cli.output import cell, clean, fitting, natural_width
+from nsq_ha.cli.output import SORTS, cell, clean, columns_of, fitting, in_order, natural_width, number
 from nsq_ha.cli.output import console as output_console
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import looks

@@ -9,12 +9,20 @@ import click
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.admin.topics import MAX_REPLICAS, USUAL_REPLICAS
 from nsq_ha.admin.words import counted, partly, some
-from nsq_ha.cli.figures import columns_of, in_order, number
+from nsq_ha.cli.lookup import NO_NSQD, describe_topic, tell_silence
 from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
-from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, print_table, wants_json
-from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.running import run
-from nsq_ha.cli.views import NO_NSQD, describe_topic, tell_silence
+from nsq_ha.cli.output import (
+    FigureColumn,
+    clean,
+    columns_of,
+    in_order,
+    number,
+    print_fitting,
+    print_json,
+    print_table,
+    wants_json,
+)
+from nsq_ha.cli.running import Progress, run
 from nsq_ha.errors import ConfigError, ServerError
 from nsq_ha.options.checks import MAX_PARTITIONS
 from nsq_ha.policy.topology import TopicMeta, TopicView, tcp_address

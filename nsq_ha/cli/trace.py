@@ -12,13 +12,21 @@ import click
 from nsq_ha.admin.trace_lines import trace_lines
 from nsq_ha.base.identity import partition_of
 from nsq_ha.cli.dead_letters import MessageId
-from nsq_ha.cli.figures import number
+from nsq_ha.cli.lookup import require_topic
 from nsq_ha.cli.options import TOPIC, Number, cluster_options, json_option
-from nsq_ha.cli.output import FigureColumn, clean, local_time, print_fitting, print_json, print_table, wants_json
+from nsq_ha.cli.output import (
+    FigureColumn,
+    clean,
+    local_time,
+    number,
+    print_fitting,
+    print_json,
+    print_table,
+    wants_json,
+)
 from nsq_ha.cli.reading import scan
 from nsq_ha.cli.running import failures, run
 from nsq_ha.cli.start import from_option
-from nsq_ha.cli.views import require_topic
 from nsq_ha.errors import ConfigError, NsqError, SparkUnavailableError
 
 if TYPE_CHECKING:

@@ -30,8 +30,17 @@ from nsq_ha.admin.browsing import browse, with_plugin
 from nsq_ha.admin.findings import is_loopback
 from nsq_ha.base.threads import in_thread
 from nsq_ha.dashboard.changing import Changing
-from nsq_ha.dashboard.connections import MAX_CONNECTIONS, BrowserConnection
-from nsq_ha.dashboard.guard import MAX_ADDRESS, Checked, Guard, address, arguments, segments, session_of
+from nsq_ha.dashboard.guard import (
+    MAX_ADDRESS,
+    MAX_CONNECTIONS,
+    BrowserConnection,
+    Checked,
+    Guard,
+    address,
+    arguments,
+    segments,
+    session_of,
+)
 from nsq_ha.dashboard.history import History
 from nsq_ha.dashboard.markup import Html
 from nsq_ha.dashboard.pages import change, frame, messages

@@ -18,22 +18,17 @@ from typing import Final, Self, TypeVar
 from nsq_ha.devcluster.auth import AuthGrant, AuthTable
 from nsq_ha.devcluster.control.changes import ChangeRefusedError, Changes
 from nsq_ha.devcluster.control.coordinator import Coordinator
-from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
-from nsq_ha.devcluster.control.placement import Partition
-from nsq_ha.devcluster.control.plain_control import PlainControl
-from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
-from nsq_ha.devcluster.host import Host, Timing
+from nsq_ha.devcluster.control.placement import Nsqlookupd, Partition
+from nsq_ha.devcluster.control.plain_control import PlainControl, PlainNsqlookupd
+from nsq_ha.devcluster.host import App, Host, Security, Timing
 from nsq_ha.devcluster.http.nsqd import nsqd_app
 from nsq_ha.devcluster.http.nsqlookupd import lookupd_app
-from nsq_ha.devcluster.http.plain_nsqd import plain_nsqd_app
-from nsq_ha.devcluster.http.plain_nsqlookupd import plain_lookupd_app
+from nsq_ha.devcluster.http.plain import plain_lookupd_app, plain_nsqd_app
 from nsq_ha.devcluster.nodes import HOST, ClusterNode
 from nsq_ha.devcluster.nsqd.node import Nsqd
-from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
-from nsq_ha.devcluster.nsqd.plain_session import PlainSession
+from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd, PlainSession
 from nsq_ha.devcluster.nsqd.session import Session
-from nsq_ha.devcluster.security import App, Security
-from nsq_ha.devcluster.storage.guids import node_ids_of
+from nsq_ha.devcluster.storage.queues import node_ids_of
 from nsq_ha.devcluster.storage.replica import TopicOptions
 from nsq_ha.process.loop_thread import Portal
 from nsq_ha.protocol.server.identify import HA_LIMITS, PLAIN_LIMITS

@@ -22,8 +22,7 @@ from uvicorn.server import ServerState
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from nsq_ha.devcluster.host import Host
-    from nsq_ha.devcluster.security import App
+    from nsq_ha.devcluster.host import App, Host
 
 HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 512

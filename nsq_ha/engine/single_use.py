@@ -12,13 +12,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Self, TypeVar
 
 from nsq_ha.base.forks import OfOneProcess
-from nsq_ha.base.redaction import conceal
+from nsq_ha.base.redaction import conceal, hide
 from nsq_ha.engine.http import load
 from nsq_ha.engine.tls import ssl_context
 from nsq_ha.engine.waiting import uninterrupted
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.options.config import ClientConfig
-from nsq_ha.options.hidden import hide
 from nsq_ha.policy.health import Trouble, health_of
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.stats import Health

@@ -11,14 +11,12 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from msgspec import Meta
 
-from nsq_ha.base.redaction import conceal
+from nsq_ha.base.redaction import HiddenText, conceal, hides_secrets
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.checks import MAX_TAG_BYTES, check_topic, lookupd_urls, nsqd_addresses, shown
 from nsq_ha.options.ext_filter import ExtFilter
-from nsq_ha.options.hidden import HiddenText, hides_secrets
-from nsq_ha.options.language import Bytes, Seconds, check_all, declared, option
+from nsq_ha.options.language import Bytes, Seconds, check_all, declared, did_you_mean, option
 from nsq_ha.options.start_from import Start, check_read
-from nsq_ha.options.suggestions import did_you_mean
 from nsq_ha.options.types import Backoff, Compression, Tls, check_lookupd_tls
 from nsq_ha.options.values import (
     EventFunction,

@@ -22,8 +22,7 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.options import FILE_VARIABLE, LOOKUPD_VARIABLE, PREFIX
 from nsq_ha.options.checks import shown
 from nsq_ha.options.config import ClientConfig, ConsumerConfig, ProducerConfig
-from nsq_ha.options.language import FLAGS, Option, declared
-from nsq_ha.options.suggestions import did_you_mean
+from nsq_ha.options.language import FLAGS, Option, declared, did_you_mean
 
 if TYPE_CHECKING:
     from nsq_ha.options.keywords import AdminOptions

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import enum
 import functools
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -30,7 +31,18 @@ from msgspec import Meta
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.checks import MAX_INT64, shown
-from nsq_ha.options.suggestions import did_you_mean
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return ``: did you mean ...?`` with the known names that resemble ``name``; empty if none does."""
+    if not isinstance(name, str):
+        return ""
+    known = list(known)
+    # Other clients say lookupd_http_addresses, and nsqd_tcp_addresses.
+    begun = [each for each in known if name.lower().startswith(f"{each}_")]
+    near = begun[-1:] or difflib.get_close_matches(name.lower(), known)
+    return f": did you mean {' or '.join(map(repr, near))}?" if near else ""
+
 
 Seconds = Annotated[float, Meta(extra={"unit": "seconds"})]
 """A time."""

@@ -8,9 +8,9 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
+from nsq_ha.base.redaction import hides_secrets
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.checks import MAX_SECONDS, shown
-from nsq_ha.options.hidden import hides_secrets
 from nsq_ha.options.language import Seconds, check_all, option
 from nsq_ha.options.values import certificate_name, file_name, utf8
 

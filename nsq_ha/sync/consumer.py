@@ -21,8 +21,7 @@ from nsq_ha.process.loop_thread import Portal
 from nsq_ha.process.signals import check_main_thread, wait_for_signals
 from nsq_ha.sync.facade import Facade, client_of, described, does, method, reads, waits
 from nsq_ha.sync.producer import Producer
-from nsq_ha.sync.taking import Handle, Taker
-from nsq_ha.sync.threaded import ThreadedConsumer, is_called_by
+from nsq_ha.sync.taking import Handle, Taker, ThreadedConsumer, is_called_by
 
 
 class Consumer(Facade[ThreadedConsumer]):

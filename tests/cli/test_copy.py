@@ -13,7 +13,7 @@ import pytest
 
 from nsq_ha import Message, Producer, Receipt, TopicMeta
 from nsq_ha.cli.copy import Copier, CopyOptions, Route
-from nsq_ha.cli.progress import Progress
+from nsq_ha.cli.running import Progress
 from nsq_ha.errors import ConfigError, PublishError
 from nsq_ha.message import OutgoingMessage
 from tests.support.waiting import turn

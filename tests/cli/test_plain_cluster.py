@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from nsq_ha import Producer, Receipt
-from nsq_ha.cli import views
+from nsq_ha.cli import lookup
 from nsq_ha.protocol import Layout
 from tests.admin.scripted import UNKNOWN, Plain
 from tests.cli.conftest import Invoke
@@ -23,7 +23,7 @@ WAITING = f"waiting for {TOPIC}: no nsqd has the topic yet: the first publish cr
 
 @pytest.fixture(autouse=True)
 def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "PAUSE", 0.01)
+    monkeypatch.setattr(lookup, "PAUSE", 0.01)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nsq_ha.cli.progress import Progress
+from nsq_ha.cli.running import Progress
 from tests.support.terminal import WIDTH, Terminal, at
 
 if TYPE_CHECKING:

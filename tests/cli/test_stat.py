@@ -16,8 +16,7 @@ from nsq_ha.admin import AdminClient, ChannelStats, ClusterStats, NodeStats, Par
 from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import FigureRow, Reading
 from nsq_ha.cli import stat
-from nsq_ha.cli.figures import columns_of
-from nsq_ha.cli.output import fitting
+from nsq_ha.cli.output import columns_of, fitting
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node
 

@@ -11,8 +11,7 @@ import pytest
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.dashboard.app import Dashboard, DashboardOptions, serve
-from nsq_ha.dashboard.connections import MAX_CONNECTIONS, MAX_UNFINISHED
-from nsq_ha.dashboard.guard import FREE_TRIES, MAX_TRIERS, TRY_SECONDS, WrongTokens
+from nsq_ha.dashboard.guard import FREE_TRIES, MAX_CONNECTIONS, MAX_TRIERS, MAX_UNFINISHED, TRY_SECONDS, WrongTokens
 from tests.support.waiting import eventually
 from tests.support.web import NO_CERTIFICATES
 

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.devcluster.nsqd.copies import BEYOND, CLEANED, NOT_FLUSHED, NOT_HERE, OVERFLOWED, PullError, pull
+from nsq_ha.devcluster.nsqd.node import BEYOND, CLEANED, NOT_FLUSHED, NOT_HERE, OVERFLOWED, PullError, pull
 from nsq_ha.devcluster.storage.log import Draft, Log
 from nsq_ha.devcluster.storage.replica import Replica, Topic, TopicOptions, TopicPartition
 from nsq_ha.protocol.encoding import encode_mpub

@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from nsq_ha.devcluster import ChangeRefusedError, DevCluster
-from nsq_ha.devcluster.storage.guids import default_node_id
-from nsq_ha.devcluster.storage.queues import MEMORY_MESSAGES
+from nsq_ha.devcluster.storage.queues import MEMORY_MESSAGES, default_node_id
 from tests.devcluster.clock import Clock, held
 from tests.devcluster.probes import LIMIT, until
 from tests.devcluster.wire import Closed, Wire, connect, identify, message_id
@@ -287,7 +286,7 @@ def ids(cluster: DevCluster, node: str, *topics: str) -> list[list[int]]:
 
 
 def test_nsqds_of_one_host_give_equal_ids(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsq_ha.devcluster.storage.guids.now", lambda: 1288834974288 + 77)
+    monkeypatch.setattr("nsq_ha.devcluster.storage.queues.now", lambda: 1288834974288 + 77)
     first, second = (ids(cluster, node, "t", "u") for node in ("nsqd-0", "nsqd-1"))
     assert first == second
     # Each topic counts for itself, so ids of one nsqd are equal, too.

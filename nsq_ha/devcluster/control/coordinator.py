@@ -18,8 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nsq_ha.devcluster.control.control import Control
-from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
-from nsq_ha.devcluster.control.placement import Partition, Placement
+from nsq_ha.devcluster.control.placement import Nsqlookupd, Partition, Placement
 from nsq_ha.devcluster.nodes import ClusterNode
 from nsq_ha.devcluster.nsqd.node import Nsqd
 

@@ -17,9 +17,8 @@ from nsq_ha.devcluster.http.answers import HttpError, bare, enveloped, gets, nam
 from nsq_ha.devcluster.http.stats import node_stats
 from nsq_ha.devcluster.nodes import HOST
 from nsq_ha.devcluster.storage.channel import Channel
-from nsq_ha.devcluster.storage.log import Draft, Log
+from nsq_ha.devcluster.storage.log import Draft, Log, SearchError, by_count, by_id, by_offset, start_index
 from nsq_ha.devcluster.storage.replica import EXITING, NOT_WRITABLE, Replica
-from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset, start_index
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

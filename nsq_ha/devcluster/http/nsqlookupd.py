@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsq_ha.devcluster.control.coordinator import Coordinator
-    from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd, Registered
-    from nsq_ha.devcluster.control.placement import Partition
+    from nsq_ha.devcluster.control.placement import Nsqlookupd, Partition, Registered
     from nsq_ha.devcluster.nsqd.node import Nsqd
 
 _NOT_LEADING: Final = "E_FAILED_ON_NOT_LEADER"

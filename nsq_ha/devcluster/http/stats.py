@@ -13,7 +13,7 @@ import msgspec
 
 from nsq_ha.devcluster.host import PLAIN_VERSION, VERSION
 from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber, SessionStage
-from nsq_ha.devcluster.nsqd.plain_session import PlainSession
+from nsq_ha.devcluster.nsqd.plain_node import PlainSession
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd.node import Nsqd

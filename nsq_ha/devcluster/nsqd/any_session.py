@@ -1,6 +1,6 @@
 """Execute the commands that both kinds of nsqd have, in the order of their checks.
 
-``session`` adds those of the partitioned server, ``plain_session`` those of upstream's.
+``session`` adds those of the partitioned server, ``plain_node`` those of upstream's.
 
 Source: server protocol 3-7; ``protocol_v2.go`` of youzan/nsq and of nsqio/nsq.
 """

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final, Self
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber, MessageAnswer
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
-from nsq_ha.devcluster.storage.log import Draft, Record, raw_size
+from nsq_ha.devcluster.storage.log import Draft, Record, SearchError, raw_size, start_index
 from nsq_ha.devcluster.storage.replica import EXITING, NOT_LEADER, NOT_WRITABLE, Replica, Waiting
-from nsq_ha.devcluster.storage.search import SearchError, start_index
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.ext_filter import Filter, FilterRule
 from nsq_ha.protocol.frames import FrameType, encode_frame
