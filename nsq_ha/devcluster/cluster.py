@@ -166,7 +166,7 @@ class DevCluster:
         """
         self._background = Portal("nsq_ha-devcluster")
         try:
-            self._background.wait(self._start(), _LIMIT)
+            self._background.wait(self._start, _LIMIT)
         except BaseException:
             self.close()
             raise
@@ -180,7 +180,7 @@ class DevCluster:
         """Stop everything. Idempotent; does nothing in a forked child of the process that started it."""
         background, self._background = self._background, None
         if background is not None and not background.is_inherited:
-            background.wait(self._stop(), _LIMIT)
+            background.wait(self._stop, _LIMIT)
             background.close()
 
     async def _start(self) -> None:
@@ -316,7 +316,7 @@ class DevCluster:
                     raise TimeoutError(f"timed out after {timeout:g} s waiting for: {what}")
                 await asyncio.sleep(_POLL)
 
-        self._background.wait(wait(), timeout + 5)
+        self._background.wait(wait, timeout + 5)
 
     # ------------------------------------------------------------ topics
 

@@ -41,6 +41,9 @@ from nsq_ha.errors import ClosedError
 
 _Result = TypeVar("_Result")
 
+AsyncCall = Callable[[], Coroutine[Any, Any, _Result]]
+"""A coroutine function. It is called in the loop: what is interrupted before that leaves no coroutine behind."""
+
 GRACE: Final = 1.0
 """Seconds that the interpreter's exit waits beyond the time limits of the clients that it closes."""
 
@@ -78,7 +81,7 @@ class Portal:
         self._posted: deque[Callable[[], object]] = deque()
         self._is_woken = False
         self.is_over: bool = False
-        self._closers: dict[object, tuple[Callable[[], Coroutine[Any, Any, object]], float]] = {}
+        self._closers: dict[object, tuple[Callable[[], AsyncCall[object]], float]] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread: int = 0
         _portals[id(self)] = self
@@ -132,31 +135,19 @@ class Portal:
         while posted:
             posted.popleft()()
 
-    def begin(self, call: Call[Any]) -> None:
-        """Start a call in the loop; return at once.
-
-        Raises:
-            ClosedError: The loop was closed, or a parent process runs it.
-        """
-        try:
-            self.post(call.begin)
-        except ClosedError:
-            call.coroutine.close()
-            raise
-
-    def submit(self, coroutine: Coroutine[Any, Any, _Result]) -> CallFuture[_Result]:
-        """Run a coroutine in the loop and return the future of its result; see :meth:`begin`."""
-        future = CallFuture(self, coroutine)
-        self.begin(future)
+    def submit(self, function: AsyncCall[_Result]) -> CallFuture[_Result]:
+        """Run a coroutine function in the loop and return the future of its result; see :meth:`post`."""
+        future = CallFuture(self, function)
+        self.post(future.begin)
         return future
 
     def wait(
         self,
-        coroutine: Coroutine[Any, Any, _Result],
+        function: AsyncCall[_Result],
         timeout: float | None = None,
         late: Callable[[], Exception] | None = None,
     ) -> _Result:
-        """Run a coroutine in the loop and return what it returns; see :meth:`begin`.
+        """Run a coroutine function in the loop and return what it returns; see :meth:`post`.
 
         If an exception such as KeyboardInterrupt ends the wait, the coroutine is cancelled.
 
@@ -165,11 +156,10 @@ class Portal:
             TimeoutError: It did not end within ``timeout`` seconds; it is cancelled. ``late`` returns another error.
         """
         if get_ident() == self.thread:
-            coroutine.close()
             raise RuntimeError("a call from the event loop's own thread would wait for itself")
-        call = WaitingCall(self, coroutine)
+        call = WaitingCall(self, function)
         try:
-            self.begin(call)
+            self.post(call.begin)
             is_over = call.over.acquire(timeout=-1 if timeout is None else timeout)
         except BaseException:
             call.abandon()
@@ -192,7 +182,7 @@ class Portal:
             await asyncio.sleep(0)
             return result
 
-        return self.wait(run(), timeout)
+        return self.wait(run, timeout)
 
     # ------------------------------------------------------------ end
 
@@ -200,12 +190,12 @@ class Portal:
         """Return whether the loop runs, in another thread of this process."""
         return not (self.is_inherited or self.is_closing) and get_ident() != self.thread and self._thread.is_alive()
 
-    def close_at_exit(self, key: object, close: Callable[[], Coroutine[Any, Any, object]], limit: float) -> None:
+    def close_at_exit(self, key: object, close: Callable[[], AsyncCall[object]], limit: float) -> None:
         """Run ``close`` when the interpreter exits, unless :meth:`forget` is called before.
 
         Args:
             key: Names it for :meth:`forget`.
-            close: Returns a coroutine; called in the thread that exits.
+            close: Returns a coroutine function; called in the thread that exits.
             limit: Seconds that it may take.
         """
         self._closers[key] = close, limit
@@ -220,7 +210,7 @@ class Portal:
         if closers:
             limit = max(limit for _, limit in closers) + GRACE
             with contextlib.suppress(TimeoutError):
-                self.wait(_all_of([close() for close, _ in closers]), limit)
+                self.wait(partial(_all_of, [close() for close, _ in closers]), limit)
 
     def close(self, timeout: float = 30.0) -> None:
         """Cancel all tasks and end the thread. Does nothing if a parent process started it, or when called again.
@@ -238,8 +228,8 @@ class Portal:
             self._run_posted()  # calls that came too late end with an error
 
 
-async def _all_of(closes: list[Coroutine[Any, Any, object]]) -> None:
-    await asyncio.gather(*closes, return_exceptions=True)
+async def _all_of(closes: list[AsyncCall[object]]) -> None:
+    await asyncio.gather(*(close() for close in closes), return_exceptions=True)
 
 
 async def _cancel_all() -> None:
@@ -252,16 +242,12 @@ async def _cancel_all() -> None:
 
 
 class Call(Generic[_Result]):
-    """One coroutine that runs in the loop for another thread.
+    """One call of a coroutine function that runs in the loop for another thread."""
 
-    Attributes:
-        coroutine: The coroutine.
-    """
-
-    def __init__(self, portal: Portal, coroutine: Coroutine[Any, Any, _Result]) -> None:
+    def __init__(self, portal: Portal, function: AsyncCall[_Result]) -> None:
         """Start nothing yet; the coroutine will run with the context variables of this thread."""
         super().__init__()
-        self.coroutine: Coroutine[Any, Any, _Result] = coroutine
+        self._function = function
         self._portal = portal
         self._context = contextvars.copy_context()
         self._is_abandoned = False
@@ -270,7 +256,6 @@ class Call(Generic[_Result]):
     def begin(self) -> None:
         """Start the coroutine (in the loop)."""
         if self._is_abandoned or self._portal.is_over:
-            self.coroutine.close()
             self.failed(closed())
         else:
             self._task = self._portal.loop.create_task(self._run(), context=self._context)
@@ -279,7 +264,9 @@ class Call(Generic[_Result]):
         # What it raises goes to the caller, also if it would end a program; and at once: the callback of a task would
         # come a turn of the loop later.
         try:
-            result = await self.coroutine
+            coroutine = self._function()
+            del self._function  # it may hold large arguments
+            result = await coroutine
         except asyncio.CancelledError:
             self.failed(closed())
         except BaseException as error:  # noqa: BLE001 - see above
@@ -302,9 +289,7 @@ class Call(Generic[_Result]):
             self._portal.post(self._cancel)
 
     def _cancel(self) -> None:
-        if self._task is None:
-            self.coroutine.close()
-        elif not self._task.done():
+        if self._task is not None and not self._task.done():
             self._portal.loop.call_soon(self._task.cancel)  # after its first step: without that it would tell nobody
 
 
@@ -315,9 +300,9 @@ class WaitingCall(Call[_Result]):
         over: Released when there is an outcome.
     """
 
-    def __init__(self, portal: Portal, coroutine: Coroutine[Any, Any, _Result]) -> None:
+    def __init__(self, portal: Portal, function: AsyncCall[_Result]) -> None:
         """Start nothing yet."""
-        super().__init__(portal, coroutine)
+        super().__init__(portal, function)
         self._error: BaseException | None = None
         self._result: list[_Result] = []
         # A bare lock: half the price of an Event, and signal handlers can interrupt the wait for it as well.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Self, Unpack
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Self, Unpack
 
 import nsq_ha.sync.producer
 from nsq_ha.consumer.handlers import Batch
@@ -17,7 +18,7 @@ from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
 from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.process import loop_thread
-from nsq_ha.process.loop_thread import Portal
+from nsq_ha.process.loop_thread import AsyncCall, Portal
 from nsq_ha.process.signals import check_main_thread, wait_for_signals
 from nsq_ha.sync.facade import Facade, client_of, described, does, method, reads, waits
 from nsq_ha.sync.producer import Producer
@@ -102,12 +103,12 @@ class Consumer(Facade[ThreadedConsumer]):
             check_main_thread()
         portal = self._started("run")
         engine = self._client
-        running = engine.run(handler, concurrency=concurrency, install_signal_handlers=install_signal_handlers)
+        run = partial(engine.run, handler, concurrency=concurrency, install_signal_handlers=install_signal_handlers)
         if not install_signal_handlers:
-            portal.wait(running)
+            portal.wait(run)
             return
         with engine.signals(portal.loop):  # they arrive in this thread, while it waits
-            wait_for_signals(portal.submit(running))
+            wait_for_signals(portal.submit(run))
 
     @method(described(_run, nsq_ha.Consumer.run))
     def run(self) -> None: ...
@@ -194,7 +195,8 @@ class Consumer(Facade[ThreadedConsumer]):
 
     def _batches(self, max_messages: int = 100, max_wait: float = 1.0) -> Iterator[Batch]:
         self._client.batches(max_messages, max_wait)  # checks the arguments, and warns
-        return _Batches(lambda: self._taker("batches").take_batch(max_messages, max_wait))
+        # Not a generator: each thread that uses it gets batches of its own, at the same time.
+        return iter(lambda: self._taker("batches").take_batch(max_messages, max_wait), None)
 
     @method(described(_batches, nsq_ha.Consumer.batches, returns=Iterator[Batch]))
     def batches(self) -> None: ...
@@ -242,15 +244,15 @@ class Consumer(Facade[ThreadedConsumer]):
         if begun is not None and not begun.portal.is_inherited and is_called_by(self._client):
             # To wait would be to wait for the message that this thread handles.
             self._is_stopped = True
-            begun.portal.submit(self._close(error)).add_done_callback(lambda _: begun.portal.forget(self))
+            begun.portal.submit(self._closing(error)).add_done_callback(lambda _: begun.portal.forget(self))
         else:
             super()._stop(error)
 
-    def _close(self, error: BaseException | None) -> Coroutine[Any, Any, None]:
+    def _closing(self, error: BaseException | None) -> AsyncCall[None]:
         handle: Handle | None = getattr(self._local, "handle", None)
-        return self._close_after(None if handle is None else handle.taker, error)
+        return partial(self._close, error, None if handle is None else handle.taker)
 
-    async def _close_after(self, leaving: Taker | None, error: BaseException | None) -> None:
+    async def _close(self, error: BaseException | None, leaving: Taker | None = None) -> None:
         if leaving is not None:
             await leaving.end()
         for taker in [*self._takers]:  # threads add theirs meanwhile
@@ -260,16 +262,3 @@ class Consumer(Facade[ThreadedConsumer]):
         for taker in [*self._takers]:
             await taker.end()
         self._takers.clear()
-
-
-class _Batches:
-    """An iterator over batches; each thread that uses it gets batches of its own."""
-
-    def __init__(self, take: Callable[[], Batch]) -> None:
-        self._take = take
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Batch:
-        return self._take()

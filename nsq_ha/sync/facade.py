@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from threading import get_ident
 from types import NoneType
 from typing import (
@@ -34,7 +35,7 @@ from nsq_ha.errors import ClosedError, ConfigError, NsqError, ResponseTimeoutErr
 from nsq_ha.process import loop_thread
 
 if TYPE_CHECKING:
-    from nsq_ha.process.loop_thread import Portal
+    from nsq_ha.process.loop_thread import AsyncCall, Portal
 
 START_LIMIT: Final = 10.0
 """Seconds within which the background event loop must start a client that waits for nothing itself, or close it."""
@@ -156,7 +157,7 @@ class Facade(OfOneProcess, Generic[_Client_co]):
             if begun is None:
                 portal = loop_thread.shared()
                 check_thread(portal, name, call)
-                begun = self._begun = Begun(portal, portal.submit(self._open(self._client, portal)))
+                begun = self._begun = Begun(portal, portal.submit(partial(self._open, self._client, portal)))
         check_thread(begun.portal, name, call)
         longest = self._own_limit + (START_LIMIT if limit is None else min(limit, START_LIMIT))
         try:
@@ -183,7 +184,7 @@ class Facade(OfOneProcess, Generic[_Client_co]):
 
     async def _open(self, client: AsyncClient, portal: Portal) -> None:
         await client.__aenter__()
-        portal.close_at_exit(self, lambda: self._close(None), self._close_limit)
+        portal.close_at_exit(self, partial(self._closing, None), self._close_limit)
 
     def _stop(self, error: BaseException | None) -> None:
         with loop_thread.mutex:  # or a start that has begun in the loop might not be noted yet
@@ -194,14 +195,14 @@ class Facade(OfOneProcess, Generic[_Client_co]):
         with loop_thread.mutex:
             self._is_stopped = True
         begun.future.cancel()  # does nothing if it has started
-        self._wait(begun.portal, self._close(error), self._close_limit + START_LIMIT, "stop")
+        self._wait(begun.portal, self._closing(error), self._close_limit + START_LIMIT, "stop")
         aside.wait_handled(loop_thread.GRACE)
         begun.portal.forget(self)
 
     def _wait(
-        self, portal: Portal, call: Coroutine[Any, Any, _Result], limit: float | None, name: str, topic: object = None
+        self, portal: Portal, call: AsyncCall[_Result], limit: float | None, name: str, topic: object = None
     ) -> _Result:
-        """Return what a coroutine returns that ends within ``limit`` seconds, unless something blocks the loop.
+        """Return what a coroutine function returns that ends within ``limit`` seconds, unless the loop is blocked.
 
         Raises:
             ResponseTimeoutError: It did not end; it is cancelled.
@@ -215,8 +216,11 @@ class Facade(OfOneProcess, Generic[_Client_co]):
             f" since a coroutine or a callback blocks it, or the machine is too busy"
         )
 
+    def _closing(self, error: BaseException | None) -> AsyncCall[None]:
+        """Return what closes the async client for this thread; ``error`` says how the block ended."""
+        return partial(self._close, error)
+
     def _close(self, error: BaseException | None) -> Coroutine[Any, Any, None]:
-        """Return a coroutine that closes the async client; ``error`` says how the block ended."""
         return self._client.__aexit__(None if error is None else type(error), error, None)
 
 
@@ -260,7 +264,7 @@ def waits(
         given, named = [_read(each) for each in args], {key: _read(each) for key, each in kwargs.items()}
         limit = _limit_of(kwargs, usual) or self._call_limit
         topic = args[0] if args else kwargs.get("topic")
-        return self._wait(portal, bound(*given, **named), limit and limit + MOMENT, name, topic)
+        return self._wait(portal, lambda: bound(*given, **named), limit and limit + MOMENT, name, topic)
 
     return described(call, method)
 

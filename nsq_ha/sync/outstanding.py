@@ -11,15 +11,14 @@ import contextlib
 import logging
 from _thread import LockType, allocate_lock
 from collections import deque
-from collections.abc import Coroutine
 from concurrent.futures import wait
 from threading import RLock, get_ident
-from typing import Any, Final
+from typing import Final
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.message import Receipt
-from nsq_ha.process.loop_thread import CallFuture, Portal
+from nsq_ha.process.loop_thread import AsyncCall, CallFuture, Portal
 from nsq_ha.sync.facade import MOMENT
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
@@ -39,7 +38,7 @@ class PublishFuture(CallFuture[Receipt]):
         was_seen: Somebody has asked for its outcome.
     """
 
-    def __init__(self, portal: Portal, publish: Coroutine[Any, Any, Receipt], owner: Outstanding, size: int) -> None:
+    def __init__(self, portal: Portal, publish: AsyncCall[Receipt], owner: Outstanding, size: int) -> None:
         """Start nothing yet."""
         super().__init__(portal, publish)
         self.size: int = size
@@ -91,7 +90,7 @@ class Outstanding:
         self._none_left = asyncio.Event()
         self._last_end = 0.0  # when the last one has ended, unless something blocks the loop
 
-    def begin(self, portal: Portal, publish: Coroutine[Any, Any, Receipt], body: object, limit: float) -> PublishFuture:
+    def begin(self, portal: Portal, publish: AsyncCall[Receipt], body: object, limit: float) -> PublishFuture:
         """Start a publish that ends within ``limit`` seconds, once there is room; the loop's own thread waits for none.
 
         Raises:
@@ -102,7 +101,6 @@ class Outstanding:
             deadline = monotonic() + limit
             while self._is_full():
                 if not self._wait_for_room(deadline - monotonic()):
-                    publish.close()
                     raise ResponseTimeoutError(
                         f"publish_nowait(): publishes of max_pending_bytes={self._most_bytes} were under way for"
                         f" {limit:g} s"
@@ -113,7 +111,7 @@ class Outstanding:
         self._last_end = max(self._last_end, monotonic() + limit)
         self._futures.add(future)
         try:
-            portal.begin(future)
+            portal.post(future.begin)
         except BaseException:
             future.abandon()
             self._futures.discard(future)

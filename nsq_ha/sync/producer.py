@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import Annotated, Any, Concatenate, Final, ParamSpec, Self, Unpack
 
 from msgspec import Meta
@@ -54,7 +55,8 @@ def _without_waiting(
         portal = self._started("publish_nowait", waits=False)
         timeout = kwargs.get("timeout")
         limit = self.config.publish_timeout if not isinstance(timeout, int | float) else timeout
-        return self._outstanding.begin(portal, publish(self._client, *args, **kwargs), _body_of(args, kwargs), limit)
+        call = partial(publish, self._client, *args, **kwargs)
+        return self._outstanding.begin(portal, call, _body_of(args, kwargs), limit)
 
     described(publish_nowait, publish, _NOWAIT, returns=Future[Receipt])
     publish_nowait.__name__ = "publish_nowait"

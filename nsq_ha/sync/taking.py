@@ -1,15 +1,14 @@
 """Iterating over a consumer's messages in threads.
 
-Each thread that iterates has a task in the event loop, which takes messages for it. So the consumer knows whose
-messages they are: it waits for those of a thread that still works, and gives back those of one that has left.
+Each thread that iterates has an iterator of its own over the consumer's messages, as a task has. So the consumer knows
+whose messages they are: it waits for those of a thread that still works, and gives back those of one that has left.
 
 A thread that is quick gets several messages at a time, since each exchange between two threads costs more than a
 message. The invariants: a message that the thread has not taken is given back when the consumer closes, and after
-``FRESH`` seconds; a message whose connection has gone is not handed out; only the end of the consumer or of the thread
-ends the task.
+``FRESH`` seconds; a message whose connection has gone is not handed out.
 
-A wait that ends early, by its limit or by the exception of a signal handler, withdraws nothing: the task goes on, and
-the thread's next call gets what it has taken meanwhile.
+A wait that ends early, by its limit or by the exception of a signal handler, withdraws nothing: the event loop goes on
+taking, and the thread's next call gets what there is.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from _thread import LockType, allocate_lock
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 import nsq_ha
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.threads import is_async
+from nsq_ha.consumer.handing import Messages
 from nsq_ha.consumer.handlers import Batch, Batches, check_handler
 from nsq_ha.errors import ClosedError
 from nsq_ha.message import State
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
-    from nsq_ha.process.loop_thread import Portal
+    from nsq_ha.process.loop_thread import CallFuture, Portal
 
 
 _here: Final = threading.local()
@@ -93,18 +92,23 @@ class ThreadedConsumer(nsq_ha.Consumer):
         """
         return StopSignals(loop, self._stop_gently, self._stop_at_once)
 
-    async def take_into(self, ready: deque[Message], most: int) -> None:
+    def messages(self) -> Messages:
+        """Return an iterator over the messages, whose owner is known by it."""
+        return Messages(self._hands)
+
+    async def take_into(self, ready: deque[Message], messages: Messages, most: int) -> None:
         """Wait for a message and append it to ``ready``, with those that can be handed out at once.
 
         Args:
             ready: Takes the messages.
+            messages: Iterates over them.
             most: The number of messages at most.
 
         Raises:
             StopAsyncIteration: The consumer was closed.
             NsqError: As for an iteration.
         """
-        messages = self._messages_of_task()
+        self._hands.check_iterable()
         ready.append(await anext(messages))
         for _ in range(most - 1):
             message = messages.take_now()
@@ -112,14 +116,20 @@ class ThreadedConsumer(nsq_ha.Consumer):
                 return
             ready.append(message)
 
-    async def take_batch(self, max_messages: int, max_wait: float) -> Batch:
+    async def take_batch(self, messages: Messages, max_messages: int, max_wait: float) -> Batch:
         """Wait for a batch, see :meth:`nsq_ha.Consumer.batches`.
 
         Raises:
             StopAsyncIteration: The consumer was closed.
             NsqError: As for an iteration.
         """
-        return await anext(Batches(self._messages_of_task, self._hands, max_messages, max_wait))
+        self._hands.check_iterable()
+        return await anext(Batches(lambda: messages, self._hands, max_messages, max_wait))
+
+    def left(self, messages: Messages) -> None:
+        """Take that an iterator's thread answers no more messages."""
+        messages.is_over = True
+        self._shell.changed.set()
 
     def take_back(self, message: Message, why: str) -> None:
         """Put a message that no thread has seen back to the head of the queue; ``why`` is for the log."""
@@ -165,11 +175,7 @@ _NOT_TAKEN: Final = "the thread that iterates did not ask for it in time"
 
 
 class Taker:
-    """Takes messages for one thread.
-
-    Attributes:
-        task: Holds the messages. None until the thread waits for one.
-    """
+    """Takes messages for one thread."""
 
     def __init__(self, portal: Portal, engine: ThreadedConsumer) -> None:
         """Begin nothing yet: a signal handler may raise an exception before anybody knows of this.
@@ -178,16 +184,13 @@ class Taker:
             portal: The event loop.
             engine: The consumer.
         """
-        self.task: asyncio.Task[None] | None = None
         self._portal = portal
         self._engine = engine
+        self._messages = engine.messages()
         self._ready: deque[Message] = deque()
-        self._batches: deque[Batch] = deque()  # one at most
-        self._wish: tuple[int, float] | None = None
+        self._batches: deque[Batch] = deque()
         self._fresh_until = 0.0
-        self._failure: BaseException | None = None
-        self._wanting: LockType | None = None
-        self._demand = asyncio.Event()
+        self._filling: CallFuture[None] | None = None
         self._most = 1
         self._is_timed = False
         self._is_over = False
@@ -229,14 +232,16 @@ class Taker:
                 return self._batches.popleft()
 
     def _ask(self, wish: tuple[int, float] | None = None, until: float | None = None) -> None:
-        wanting = allocate_lock()
-        wanting.acquire()
-        self._portal.post(partial(self._wanted, wanting, wish))
-        if not wanting.acquire(timeout=-1 if until is None else max(until - monotonic(), 0.0)):
-            raise TimeoutError
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        if self._filling is None or self._filling.done():  # else an earlier call did not wait for its end
+            was_quick = monotonic() - (self._fresh_until - FRESH) < QUICK
+            self._most = min(2 * self._most, MOST) if was_quick else 1
+            self._filling = self._portal.submit(partial(self._fill, wish))
+        try:
+            self._filling.result(None if until is None else max(until - monotonic(), 0.0))
+        except (StopAsyncIteration, ClosedError) as error:
+            if isinstance(error, ClosedError) and not self._is_over:
+                raise
+            raise StopIteration from None
 
     # ------------------------------------------------------------ in the event loop
 
@@ -245,9 +250,10 @@ class Taker:
         while self._ready:
             with contextlib.suppress(IndexError):  # the thread takes it just now
                 self._engine.take_back(self._ready.pop(), _NOT_TAKEN)
-        with contextlib.suppress(IndexError):
-            for message in reversed(self._batches.popleft()):
-                self._engine.take_back(message, _NOT_TAKEN)
+        while self._batches:
+            with contextlib.suppress(IndexError):
+                for message in reversed(self._batches.pop()):
+                    self._engine.take_back(message, _NOT_TAKEN)
 
     def _give_back_late(self) -> None:
         """Give back what the thread has not taken in time: others may wait for it."""
@@ -259,77 +265,41 @@ class Taker:
             self.give_back()
 
     async def end(self) -> None:
-        """End the task: the messages that the thread has not answered go back when the consumer closes."""
+        """End: the messages that the thread has not answered go back when the consumer closes."""
         self.drop()
-        if self.task is not None:
-            await asyncio.wait({self.task})
+        if self._filling is not None:
+            await asyncio.gather(asyncio.wrap_future(self._filling), return_exceptions=True)
 
     def drop(self) -> None:
-        """Begin to end: the thread has ended."""
+        """Begin to end: the thread has ended, or leaves."""
         self._is_over = True
         self.give_back()
-        if self.task is not None:
-            self.task.cancel()
-
-    def _begin(self) -> None:
-        self.task = self._portal.loop.create_task(self._run(), name="nsq_ha takes messages for a thread")
-        # Not at the end of the task: it may be cancelled before its first step.
-        self.task.add_done_callback(lambda _: self._answer(StopIteration()))
-
-    def _wanted(self, wanting: LockType, wish: tuple[int, float] | None) -> None:
-        self.give_back()
-        self._wanting = wanting
-        self._wish = wish
-        if self._is_over:
-            self._answer(StopIteration())
-            return
-        if self.task is None:
-            self._begin()
-        was_quick = monotonic() - (self._fresh_until - FRESH) < QUICK
-        self._most = min(2 * self._most, MOST) if was_quick else 1
-        self._demand.set()
-
-    def _answer(self, failure: BaseException | None = None) -> None:
-        self._failure = failure
-        self._fresh_until = monotonic() + FRESH
-        wanting, self._wanting = self._wanting, None
-        if wanting is not None:
-            wanting.release()
+        self._engine.left(self._messages)
+        self._engine.on_pause.discard(self._pause)
+        if self._filling is not None:
+            self._filling.abandon()
 
     def _pause(self) -> None:
         self._fresh_until = 0.0  # the thread gives back what it has not seen
 
-    async def _run(self) -> None:
+    async def _fill(self, wish: tuple[int, float] | None) -> None:
+        self.give_back()
+        if self._is_over:
+            raise StopAsyncIteration
         self._engine.on_pause.add(self._pause)
         try:
-            while True:
-                await self._demand.wait()
-                self._demand.clear()
-                if self._wanting is not None:  # else it got what the task was taking already
-                    await self._fill()
-        finally:
-            self._engine.on_pause.discard(self._pause)
-
-    async def _fill(self) -> None:
-        try:
-            if self._wish is None:
-                await self._engine.take_into(self._ready, self._most)
+            if wish is None:
+                await self._engine.take_into(self._ready, self._messages, self._most)
             else:
-                self._batches.append(await self._engine.take_batch(*self._wish))
-        except StopAsyncIteration:
-            self._answer(StopIteration())
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - raised in the thread
-            self._answer(error)
-        else:
-            self._answer()
-            if not self._is_timed:
-                self._give_back_late()
+                self._batches.append(await self._engine.take_batch(self._messages, *wish))
+        finally:
+            self._fresh_until = monotonic() + FRESH
+        if not self._is_timed:
+            self._give_back_late()
 
 
 class Handle:
-    """Belongs to one thread, which drops it when it ends; then the task of that thread ends, too.
+    """Belongs to one thread, which drops it when it ends; then nothing is taken for it any more.
 
     Attributes:
         taker: The thread's.
@@ -341,6 +311,6 @@ class Handle:
         self._portal = portal
 
     def __del__(self) -> None:
-        """End the task of the thread."""
+        """Take nothing more for the thread."""
         with contextlib.suppress(ClosedError):
             self._portal.post(partial(self._dropped, self.taker))

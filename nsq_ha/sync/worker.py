@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Self, TypeVar, Unpack, cast
 
 import nsq_ha
@@ -170,12 +171,13 @@ class Worker(OfOneProcess):
         for consumer in engine.facades:
             consumer.adopt(portal)
         limit = max(consumer.config.close_timeout for consumer in engine.facades)
-        portal.close_at_exit(self, self._close, limit)
+        portal.close_at_exit(self, lambda: self._close, limit)
+        serve = partial(self._serve, portal)
         if not install_signal_handlers:
-            portal.wait(self._serve(portal))
+            portal.wait(serve)
             return
         with engine.signals(portal.loop):  # they arrive in this thread, while it waits
-            wait_for_signals(portal.submit(self._serve(portal)))
+            wait_for_signals(portal.submit(serve))
 
     async def _serve(self, portal: Portal) -> None:
         try:

@@ -93,7 +93,7 @@ async def hold():
         release.wait()
 
 portal = loop_thread.shared()
-holding = portal.submit(hold())
+holding = portal.submit(hold)
 held.wait()
 
 def work():

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import wait as wait_for
+from functools import partial
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_what_a_function_leaves_to_the_next_turn_is_done_when_its_call_returns(p
 def test_a_future_that_is_cancelled_before_the_loop_sees_it_never_starts(portal: Portal) -> None:
     free, endless = threading.Event(), Endless()
     portal.post(lambda: free.wait(LIMIT))
-    future = portal.submit(endless())
+    future = portal.submit(endless)
     assert future.cancel()
     free.set()
     assert wait_for([future], LIMIT).done == {future}
@@ -72,14 +73,14 @@ def test_a_signal_handler_may_make_a_call_while_the_thread_waits_for_one(portal:
         return "released"
 
     def handle(*_: object) -> None:
-        answers.append(portal.wait(double(6)))
+        answers.append(portal.wait(partial(double, 6)))
         portal.post(release.set)
 
     before = signal.signal(signal.SIGUSR1, handle)
     try:
         main = threading.get_ident()
         in_thread(lambda: signal_when(began.is_set, main))
-        assert portal.wait(hold(), 2 * LIMIT) == "released"
+        assert portal.wait(hold, 2 * LIMIT) == "released"
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert answers == [12]
@@ -87,14 +88,18 @@ def test_a_signal_handler_may_make_a_call_while_the_thread_waits_for_one(portal:
 
 def test_closing_ends_all_calls_that_wait() -> None:
     portal, endless = Portal("test"), Endless()
-    waiting = in_thread(lambda: portal.wait(endless()))
-    future = portal.submit(Endless()())
+    waiting = in_thread(lambda: portal.wait(endless))
+    future = portal.submit(Endless())
     assert endless.began.wait(LIMIT)
     portal.close()
     for one in (waiting, future):
         assert isinstance(one.exception(LIMIT), ClosedError)
     portal.close()
-    for call in (lambda: portal.wait(double(1)), lambda: portal.submit(double(1)), lambda: portal.post(print)):
+    for call in (
+        lambda: portal.wait(partial(double, 1)),
+        lambda: portal.submit(partial(double, 1)),
+        lambda: portal.post(print),
+    ):
         with pytest.raises(ClosedError, match="has ended"):
             call()
 
@@ -109,13 +114,13 @@ def test_calls_that_come_while_it_closes_end() -> None:
             go.wait(LIMIT)
             try:
                 while True:
-                    portal.wait(double(1))
+                    portal.wait(partial(double, 1))
             except ClosedError:
                 return True
 
         callers = [in_thread(call) for _ in range(4)]
         go.set()
-        portal.wait(double(1))
+        portal.wait(partial(double, 1))
         portal.close()
         assert [caller.result(LIMIT) for caller in callers] == [True] * 4
 

@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -294,12 +295,12 @@ def test_a_client_that_fails_to_close_at_exit_holds_up_nothing() -> None:
     async def hang() -> None:
         await asyncio.get_running_loop().create_future()
 
-    portal.close_at_exit("one", lambda: close("one", OSError("no")), 0.01)
-    portal.close_at_exit("two", lambda: close("two", None), 0.01)
-    portal.close_at_exit("three", lambda: close("three", None), 0.01)
+    portal.close_at_exit("one", lambda: partial(close, "one", OSError("no")), 0.01)
+    portal.close_at_exit("two", lambda: partial(close, "two", None), 0.01)
+    portal.close_at_exit("three", lambda: partial(close, "three", None), 0.01)
     portal.forget("three")
     portal.close_clients()
     assert closed == ["one", "two"]
-    portal.close_at_exit("four", hang, -loop_thread.GRACE)
+    portal.close_at_exit("four", lambda: hang, -loop_thread.GRACE)
     portal.close_clients()
     portal.close()
