@@ -82,7 +82,7 @@ class MetricsServer:
 
     def __init__(self, port: int, host: str) -> None:
         try:
-            self._server = _Server(host, port)
+            self._server = _PageServer(host, port)
         except (OSError, OverflowError) as error:
             raise ConfigError(f"the metrics cannot be served at {host}:{port}: {error}; choose another port") from error
         self._process = os.getpid()
@@ -109,7 +109,7 @@ class MetricsServer:
         self.close()
 
 
-class _Server(ThreadingHTTPServer):
+class _PageServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 

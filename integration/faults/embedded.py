@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nsq_ha.devcluster import DevCluster
-    from nsq_ha.devcluster.control.placement import Partition
+    from nsq_ha.devcluster.control.placement import ClusterPartition
 
 TIME_SCALE: Final = 0.1
 """The least that keeps the order of events."""
@@ -146,6 +146,6 @@ class Looks(Probes):
                     times.append(time.monotonic())
             await lasts(LOOK)  # the rhythm of the looks
 
-    def _takes(self, partition: Partition) -> bool:
+    def _takes(self, partition: ClusterPartition) -> bool:
         leader = partition.led
         return leader is not None and leader.refusal is None and not leader.stalled and not leader.node.exiting

@@ -45,7 +45,7 @@ class _Load(msgspec.Struct):
     node_load_factor: float = 0.0
 
 
-class _State(msgspec.Struct):
+class _Stability(msgspec.Struct):
     stable: bool
     node_stat_list: list[_Load] | None = None
 
@@ -143,11 +143,11 @@ class ClusterAdmin(AdminBase):
             return LookupdState(url, leads=False, error="; ".join(text for _, text in error.causes))
         return LookupdState(url, leads=False, error="", nsqds=tuple(sorted(info.node.address for info in infos)))
 
-    async def _state(self, leader: str) -> _State | None:
+    async def _state(self, leader: str) -> _Stability | None:
         """Return what the leading nsqlookupd says. None if it does not answer, or leads no longer."""
         try:
             body = await ask(self._leading.http, "GET", f"{leader}/cluster/stats", timeout=self._leading.timeout)
-            return decode_json(body.data, _State) if body.status == 200 else None
+            return decode_json(body.data, _Stability) if body.status == 200 else None
         except (TransportError, RemoteProtocolError):
             return None
 

@@ -431,7 +431,7 @@ class _Client(msgspec.Struct, gc=False):
         return "deflate" if self.deflate else "snappy" if self.snappy else ""
 
 
-class _Channel(msgspec.Struct, gc=False):
+class _StatsChannel(msgspec.Struct, gc=False):
     """What becomes a :class:`ChannelStats`, field by field."""
 
     name: str = msgspec.field(name="channel_name")
@@ -473,7 +473,7 @@ class _Channel(msgspec.Struct, gc=False):
         return _latency(self.e2e_processing_latency)
 
 
-class _Partition(msgspec.Struct, gc=False):
+class _StatsPartition(msgspec.Struct, gc=False):
     topic_name: str
     topic_partition: str = ""
     depth: Int64 = 0
@@ -485,7 +485,7 @@ class _Partition(msgspec.Struct, gc=False):
     is_ext: bool = False
     paused: bool = False
     client_num: Int64 = 0
-    channels: list[_Channel] | None = None
+    channels: list[_StatsChannel] | None = None
     e2e_processing_latency: _Latency | None = None
 
 
@@ -502,7 +502,7 @@ class Stats(msgspec.Struct):
     version: str = ""
     health: str = ""
     start_time: Int64 = 0
-    topics: list[_Partition] | None = None
+    topics: list[_StatsPartition] | None = None
 
 
 def node_stats(content: Stats, node: Node) -> NodeStats:
@@ -551,7 +551,7 @@ def _is_partition(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 4 and int(text) <= MAX_PARTITION_ID
 
 
-def _partition_stats(entry: _Partition) -> PartitionStats:
+def _partition_stats(entry: _StatsPartition) -> PartitionStats:
     is_plain = not entry.topic_partition
     named = [channel for channel in entry.channels or [] if is_valid_name(channel.name)]
     decoder(ChannelStats)  # so that msgspec knows its fields

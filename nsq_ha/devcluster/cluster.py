@@ -18,14 +18,14 @@ from typing import Final, Self, TypeVar
 from nsq_ha.devcluster.auth import AuthGrant, AuthTable
 from nsq_ha.devcluster.control.changes import ChangeRefusedError, Changes
 from nsq_ha.devcluster.control.coordinator import Coordinator
-from nsq_ha.devcluster.control.placement import Nsqlookupd, Partition
+from nsq_ha.devcluster.control.placement import ClusterPartition, Nsqlookupd
 from nsq_ha.devcluster.control.plain_control import PlainControl, PlainNsqlookupd
 from nsq_ha.devcluster.host import App, Host, Security, Timing
 from nsq_ha.devcluster.http.nsqd import nsqd_app
 from nsq_ha.devcluster.http.nsqlookupd import lookupd_app
 from nsq_ha.devcluster.http.plain import plain_lookupd_app, plain_nsqd_app
 from nsq_ha.devcluster.nodes import HOST, ClusterNode
-from nsq_ha.devcluster.nsqd.node import Nsqd
+from nsq_ha.devcluster.nsqd.node import HaNsqd
 from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd, PlainSession
 from nsq_ha.devcluster.nsqd.session import Session
 from nsq_ha.devcluster.storage.queues import node_ids_of
@@ -129,8 +129,7 @@ class DevCluster:
     ) -> None:
         if nsqlookupds < 1 or nsqds < 1:
             raise ValueError(f"a cluster needs at least 1 nsqlookupd and 1 nsqd, not {nsqlookupds} and {nsqds}")
-        self._timing = Timing.scaled(time_scale, slow_leader=slow_leaders)
-        self._seed = seed
+        timing = Timing.scaled(time_scale, slow_leader=slow_leaders)
         self._write_without_channels = write_without_channels
         self._lookupd_ports = [*lookupd_ports, *[0] * nsqlookupds][:nsqlookupds]
         self._nsqd_ports = [*nsqd_ports, *[0] * nsqds][:nsqds]
@@ -138,8 +137,7 @@ class DevCluster:
         self._node_ids = node_ids_of(node_ids, nsqds)
         if retain_bytes is not None and retain_bytes < 0:
             raise ValueError(f"retain_bytes must not be below 0, not {retain_bytes}")
-        self._retain_bytes = retain_bytes
-        self._limits = _changed(
+        limits = _changed(
             PLAIN_LIMITS if plain else HA_LIMITS,
             max_message_bytes=max_msg_size,
             max_body_bytes=max_body_size,
@@ -148,10 +146,19 @@ class DevCluster:
             max_heartbeat=_milliseconds(max_heartbeat_interval),
             max_ready_count=max_rdy_count,
         )
-        self._security = Security(
+        security = Security(
             tls=tls, required=tls_required, write_deadline=tls_write_deadline, hosts=frozenset(allowed_hosts)
         )
         self._auth = None if auth is None else AuthTable(auth)
+        self._host: Callable[[], Host] = lambda: Host(
+            loop=asyncio.get_running_loop(),
+            timing=timing,
+            chance=random.Random(seed),  # noqa: S311 - a test cluster's dice
+            security=security,
+            limits=limits,
+            auth=self._auth,
+            retain_bytes=retain_bytes,
+        )
         self._background: Portal | None = None
         self._running: Coordinator | PlainControl | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -184,20 +191,8 @@ class DevCluster:
             background.close()
 
     async def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        host = Host(
-            loop=loop,
-            timing=self._timing,
-            chance=random.Random(self._seed),  # noqa: S311 - a test cluster's dice
-            security=self._security,
-            limits=self._limits,
-            auth=self._auth,
-            retain_bytes=self._retain_bytes,
-        )
-        if self._plain:
-            self._make_plain(host)
-        else:
-            self._make(host)
+        make = self._make_plain if self._plain else self._make
+        make(self._host())
         self._control().begin()
         self._ticker = asyncio.create_task(self._tick())
 
@@ -212,7 +207,7 @@ class DevCluster:
             coordinator.lookupds.append(Nsqlookupd(f"nsqlookupd-{number}", host, placement, lookupd_http, port))
         for number, port in enumerate(self._nsqd_ports):
             coordinator.nsqds.append(
-                Nsqd(f"nsqd-{number}", host, Session, lambda node: nsqd_app(node, placement), port)
+                HaNsqd(f"nsqd-{number}", host, Session, lambda node: nsqd_app(node, placement), port)
             )
 
     def _make_plain(self, host: Host) -> None:
@@ -287,13 +282,13 @@ class DevCluster:
             raise KeyError(f"no node is called {name!r}; the nodes are {', '.join(nodes)}")
         return nodes[name]
 
-    def _nsqd(self, name: str) -> Nsqd:
+    def _nsqd(self, name: str) -> HaNsqd:
         node = self._node(name)
-        if not isinstance(node, Nsqd):
+        if not isinstance(node, HaNsqd):
             raise KeyError(f"{name!r} is not an nsqd; the nsqds are {', '.join(self.nsqds)}")
         return node
 
-    def _partition(self, topic: str, partition: int) -> Partition:
+    def _partition(self, topic: str, partition: int) -> ClusterPartition:
         found = self._state().placement.partition(topic, partition)
         if found is None:
             raise KeyError(f"the cluster has no partition {topic}-{partition}")
@@ -475,7 +470,7 @@ class DevCluster:
             TimeoutError: The move did not finish within 60 s.
         """
 
-        def begin() -> Nsqd:
+        def begin() -> HaNsqd:
             found = self._partition(topic, partition)
             target = self._nsqd(to) if to is not None else _next_in_sync(found)
             Changes(self._state()).move(found, target)
@@ -490,7 +485,7 @@ class DevCluster:
         self._until(done, f"{target.name} leads {topic}-{partition}")
         return target.name
 
-    def _all_know(self, partition: Partition) -> bool:
+    def _all_know(self, partition: ClusterPartition) -> bool:
         for lookupd in self._state().lookupds:
             known = lookupd.registered.get(partition.key)
             if lookupd.reachable and (known is None or known.leader is not partition.leader or not known.writable):
@@ -561,7 +556,7 @@ class DevCluster:
         return self._call(lambda: self._node(node).reachable)
 
 
-def _next_in_sync(partition: Partition) -> Nsqd:
+def _next_in_sync(partition: ClusterPartition) -> HaNsqd:
     others = [node for node in partition.isr if node is not partition.leader and node.reachable]
     if not others:
         raise ChangeRefusedError("no other in-sync replica answers")

@@ -22,7 +22,7 @@ from nsq_ha.process.loop_thread import AsyncCall, Portal
 from nsq_ha.process.signals import check_main_thread, wait_for_signals
 from nsq_ha.sync.facade import Facade, client_of, described, does, method, reads, waits
 from nsq_ha.sync.producer import Producer
-from nsq_ha.sync.taking import Handle, Taker, ThreadedConsumer, is_called_by
+from nsq_ha.sync.taking import Handle, ThreadedConsumer, ThreadTaker, is_called_by
 
 
 class Consumer(Facade[ThreadedConsumer]):
@@ -78,7 +78,7 @@ class Consumer(Facade[ThreadedConsumer]):
         self._own_limit = self.config.start_timeout + self.config.close_timeout
         self._producer = producer if isinstance(producer, Producer) else None
         self._local = threading.local()  # "handle": of each thread that iterates
-        self._takers: set[Taker] = set()
+        self._takers: set[ThreadTaker] = set()
 
     @classmethod
     def from_env(
@@ -201,7 +201,7 @@ class Consumer(Facade[ThreadedConsumer]):
     @method(described(_batches, nsq_ha.Consumer.batches, returns=Iterator[Batch]))
     def batches(self) -> None: ...
 
-    def _taker(self, call: str) -> Taker:
+    def _taker(self, call: str) -> ThreadTaker:
         """Return what takes messages for this thread.
 
         Raises:
@@ -215,12 +215,12 @@ class Consumer(Facade[ThreadedConsumer]):
         return handle.taker
 
     def _new_handle(self, portal: Portal) -> Handle:
-        taker = Taker(portal, self._client)
+        taker = ThreadTaker(portal, self._client)
         self._takers.add(taker)
         handle = self._local.handle = Handle(taker, self._dropped, portal)
         return handle
 
-    def _dropped(self, taker: Taker) -> None:
+    def _dropped(self, taker: ThreadTaker) -> None:
         taker.drop()
         self._takers.discard(taker)
 
@@ -252,7 +252,7 @@ class Consumer(Facade[ThreadedConsumer]):
         handle: Handle | None = getattr(self._local, "handle", None)
         return partial(self._close, error, None if handle is None else handle.taker)
 
-    async def _close(self, error: BaseException | None, leaving: Taker | None = None) -> None:
+    async def _close(self, error: BaseException | None, leaving: ThreadTaker | None = None) -> None:
         if leaving is not None:
             await leaving.end()
         for taker in [*self._takers]:  # threads add theirs meanwhile

@@ -174,7 +174,7 @@ FRESH: Final = 0.25
 _NOT_TAKEN: Final = "the thread that iterates did not ask for it in time"
 
 
-class Taker:
+class ThreadTaker:
     """Takes messages for one thread."""
 
     def __init__(self, portal: Portal, engine: ThreadedConsumer) -> None:
@@ -305,8 +305,8 @@ class Handle:
         taker: The thread's.
     """
 
-    def __init__(self, taker: Taker, dropped: Callable[[Taker], None], portal: Portal) -> None:
-        self.taker: Taker = taker
+    def __init__(self, taker: ThreadTaker, dropped: Callable[[ThreadTaker], None], portal: Portal) -> None:
+        self.taker: ThreadTaker = taker
         self._dropped = dropped
         self._portal = portal
 

@@ -13,7 +13,7 @@ import pytest
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.devcluster.nsqd.node import BEYOND, CLEANED, NOT_FLUSHED, NOT_HERE, OVERFLOWED, PullError, pull
 from nsq_ha.devcluster.storage.log import Draft, Log
-from nsq_ha.devcluster.storage.replica import Replica, Topic, TopicOptions, TopicPartition
+from nsq_ha.devcluster.storage.replica import ClusterTopic, Replica, TopicOptions, TopicPartition
 from nsq_ha.protocol.encoding import encode_mpub
 from nsq_ha.spark.pull.calls import Answers, Pull, Pulled, PullRefused, Requests, entries_of
 from nsq_ha.spark.pull.gob import decode_uint
@@ -130,7 +130,7 @@ def test_another_call_is_refused_and_other_bytes_end_the_connection(cluster: Dev
 
 def replica(change: Callable[[Log], None]) -> Replica:
     """A replica with the batches [0], [1, 2], [3], changed."""
-    topic = Topic("orders", TopicOptions(partitions=1, replicas=1))
+    topic = ClusterTopic("orders", TopicOptions(partitions=1, replicas=1))
     found = Replica(TopicPartition(topic, 0), None)  # type: ignore[arg-type]  # it is not asked
     log = found.log
     for place in (0, 0, 1, 0):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.devcluster import DevCluster
     from nsq_ha.devcluster.control.coordinator import Coordinator
-    from nsq_ha.devcluster.control.placement import Partition
-    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.control.placement import ClusterPartition
+    from nsq_ha.devcluster.nsqd.node import HaNsqd
     from nsq_ha.engine.connection import Connection
     from nsq_ha.producer.machine import ProducerMachine
     from nsq_ha.producer.state import ProducerTopic
@@ -80,12 +80,12 @@ def begin_to_stop(cluster: DevCluster, name: str) -> None:
     cluster._call(lambda: cluster._control().stop(cluster._node(name)))
 
 
-def nsqd_of(cluster: DevCluster, name: str) -> Nsqd:
+def nsqd_of(cluster: DevCluster, name: str) -> HaNsqd:
     """Return a node of a cluster."""
     return cluster._nsqd(name)
 
 
-def partition_of(cluster: DevCluster, topic: str, partition: int) -> Partition:
+def partition_of(cluster: DevCluster, topic: str, partition: int) -> ClusterPartition:
     """Return a partition of a cluster."""
     return cluster._partition(topic, partition)
 

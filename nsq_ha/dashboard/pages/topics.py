@@ -33,7 +33,7 @@ def topics(board: Board) -> Page:
     waiting: dict[str, list[FigureRow]] = {}
     for row in reading.rows:
         waiting.setdefault(row.topic, []).append(row)
-    rows = [_Topic(name, reading.topics.get(name), waiting.get(name, ())) for name in names]
+    rows = [_TopicRow(name, reading.topics.get(name), waiting.get(name, ())) for name in names]
     by = {column.key: column.value for column in columns if column.value is not None}
     chosen = board.arguments.get("sort", "")
     value = by.get(chosen)
@@ -55,7 +55,7 @@ def topics(board: Board) -> Page:
     )
 
 
-class _Topic(NamedTuple):
+class _TopicRow(NamedTuple):
     """A topic of the list; ``stats`` is None if no nsqd serves it."""
 
     name: str
@@ -74,7 +74,7 @@ class _Topic(NamedTuple):
 def _columns(board: Board) -> list[TableColumn]:
     reading = board.reading
 
-    def kind(row: _Topic) -> Child:
+    def kind(row: _TopicRow) -> Child:
         return join(flags(board, row.name), None if row.stats else ui.badge("no nsqd has it", "warning"))
 
     columns = [TableColumn("topic", lambda row: ui.topic_link(row.name), key="name"), TableColumn("kind", kind)]
@@ -208,7 +208,7 @@ def _partitions(board: Board, name: str) -> Html:
     details = {entry.partition: entry for entry in described.partitions} if described else {}
     stats = {entry.partition: entry for entry in topic.partitions} if topic else {}
     rows = [
-        _Partition((name, each), details.get(each), stats.get(each))
+        _PartitionRow((name, each), details.get(each), stats.get(each))
         for each in sorted({*reading.partitions(name), *details})
     ]
     note = tag("p", described.note, class_="banner warning") if described and described.note else None
@@ -249,7 +249,7 @@ def _found_at(board: Board, entry: PartitionStats) -> Html:
     )
 
 
-class _Partition(NamedTuple):
+class _PartitionRow(NamedTuple):
     """A partition, what is described of it, and what its leader says."""
 
     partition: TopicPartition
@@ -260,7 +260,7 @@ class _Partition(NamedTuple):
 def _partition_columns(board: Board) -> list[TableColumn]:
     leaders, silent = board.reading.leaders, board.reading.silent
 
-    def leader(row: _Partition) -> Child:
+    def leader(row: _PartitionRow) -> Child:
         nsqd = leaders.get(row.partition)
         return (
             join(ui.node_link(nsqd), ui.badge("silent", "bad") if nsqd in silent else None)
@@ -268,10 +268,10 @@ def _partition_columns(board: Board) -> list[TableColumn]:
             else ui.badge("none", "bad")
         )
 
-    def writable(row: _Partition) -> Child:
+    def writable(row: _PartitionRow) -> Child:
         return "…" if row.detail is None else "yes" if row.detail.writable else ui.badge("no", "bad")
 
-    def move(row: _Partition) -> Child:
+    def move(row: _PartitionRow) -> Child:
         topic, number = row.partition
         others = _others(board, row.partition)
         return ui.buttons(board, ["move-leader"], topic=topic, partition=str(number)) if others else ""
@@ -295,7 +295,7 @@ def _others(board: Board, partition: TopicPartition) -> list[str]:
     return [address for address in board.reading.holders.get(partition, ()) if address != leader]
 
 
-def _replicas(board: Board, row: _Partition) -> Child:
+def _replicas(board: Board, row: _PartitionRow) -> Child:
     in_sync = {tcp_address(replica) or replica for replica in row.detail.replicas} if row.detail else set()
     addresses = {*_others(board, row.partition), *(in_sync - {board.reading.leaders.get(row.partition, "")})}
     replicas = [

@@ -11,12 +11,12 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.control.placement import Partition
-from nsq_ha.devcluster.storage.replica import Topic, TopicOptions
+from nsq_ha.devcluster.control.placement import ClusterPartition
+from nsq_ha.devcluster.storage.replica import ClusterTopic, TopicOptions
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.control.coordinator import Coordinator
-    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.nsqd.node import HaNsqd
 
 
 class ChangeRefusedError(Exception):
@@ -45,13 +45,13 @@ class Changes:
             if existing.options != options:
                 raise ChangeRefusedError("already exist")
             return
-        topic = Topic(name, options)
+        topic = ClusterTopic(name, options)
         places = self._place(topic, range(options.partitions))
         self._placement.topics[name] = topic
         self._coordinator.announce_topic(name, self._timing.lookup_lag)
         self._after(self._timing.create, lambda: self._make(topic, places))
 
-    def _place(self, topic: Topic, numbers: range) -> dict[int, list[Nsqd]]:
+    def _place(self, topic: ClusterTopic, numbers: range) -> dict[int, list[HaNsqd]]:
         """Choose nodes in turn, to spread the leaders.
 
         Raises:
@@ -73,12 +73,12 @@ class Changes:
         self._placement.choices += 1
         return places
 
-    def _make(self, topic: Topic, places: dict[int, list[Nsqd]]) -> None:
+    def _make(self, topic: ClusterTopic, places: dict[int, list[HaNsqd]]) -> None:
         if topic.deleted:
             return
         made = []
         for number, nodes in places.items():
-            partition = Partition(topic, number, nodes)
+            partition = ClusterPartition(topic, number, nodes)
             partition.stops = 1
             partition.leader = nodes[0]
             for node in nodes:
@@ -87,14 +87,14 @@ class Changes:
             made.append(partition)
         self._after(self._timing.create, lambda: self._open(made))
 
-    def _open(self, partitions: list[Partition]) -> None:
+    def _open(self, partitions: list[ClusterPartition]) -> None:
         """Elect the leaders; writing begins one step later."""
         for partition in partitions:
             if not partition.topic.deleted:
                 self._coordinator.elect(partition)
         self._after(self._timing.create, lambda: self._allow(partitions))
 
-    def _allow(self, partitions: list[Partition]) -> None:
+    def _allow(self, partitions: list[ClusterPartition]) -> None:
         for partition in partitions:
             partition.stops -= 1
             if not partition.topic.deleted:
@@ -115,7 +115,7 @@ class Changes:
                 node.drop_replica(partition)
         self._coordinator.announce_topic(name, self._timing.meta_lag)
 
-    def _topic(self, name: str) -> Topic:
+    def _topic(self, name: str) -> ClusterTopic:
         topic = self._placement.topics.get(name)
         if topic is None:
             raise ChangeRefusedError("Key not found")
@@ -147,7 +147,7 @@ class Changes:
 
     # ------------------------------------------------------------ update
 
-    def update(self, topic: Topic, options: TopicOptions) -> None:
+    def update(self, topic: ClusterTopic, options: TopicOptions) -> None:
         """Change the options of a topic. Replicas that it gets copy the data first, and join then.
 
         Writing stops while the topic is upgraded to headers.
@@ -180,7 +180,7 @@ class Changes:
                 self._after(self._timing.copy, functools.partial(self._coordinator.rejoin, partition, node))
         self._coordinator.announce_topic(topic.name, self._timing.meta_lag)
 
-    def _drop(self, partition: Partition, node: Nsqd) -> None:
+    def _drop(self, partition: ClusterPartition, node: HaNsqd) -> None:
         partition.replicas.remove(node)
         if node in partition.isr:
             partition.isr.remove(node)
@@ -191,7 +191,7 @@ class Changes:
 
     # ------------------------------------------------------------ channels
 
-    def register_channels(self, topic: Topic, channels: frozenset[str]) -> None:
+    def register_channels(self, topic: ClusterTopic, channels: frozenset[str]) -> None:
         """Register these channels for all partitions, and no others; the leaders learn them."""
         for partition in self._placement.partitions_of(topic):
             partition.channels = channels
@@ -200,7 +200,7 @@ class Changes:
 
     # ------------------------------------------------------------ move
 
-    def move(self, partition: Partition, to: Nsqd) -> None:
+    def move(self, partition: ClusterPartition, to: HaNsqd) -> None:
         """Move the leader to another node. A node without a replica first gets a copy, and replaces the old leader.
 
         Raises:
@@ -218,14 +218,14 @@ class Changes:
         to.replica_of(partition)
         self._after(self._timing.copy, lambda: self._hand_over(partition, to, leave=True))
 
-    def _hand_over(self, partition: Partition, to: Nsqd, *, leave: bool) -> None:
+    def _hand_over(self, partition: ClusterPartition, to: HaNsqd, *, leave: bool) -> None:
         """Stop writing, then change the leader."""
         partition.stops += 1
         partition.registered = None
         self._coordinator.refresh(partition)
         self._after(self._timing.move, lambda: self._take_over(partition, to, leave=leave))
 
-    def _take_over(self, partition: Partition, to: Nsqd, *, leave: bool) -> None:
+    def _take_over(self, partition: ClusterPartition, to: HaNsqd, *, leave: bool) -> None:
         coordinator = self._coordinator
         partition.stops -= 1
         if partition.topic.deleted:

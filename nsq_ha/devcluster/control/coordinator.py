@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nsq_ha.devcluster.control.control import Control
-from nsq_ha.devcluster.control.placement import Nsqlookupd, Partition, Placement
+from nsq_ha.devcluster.control.placement import ClusterPartition, Nsqlookupd, Placement
 from nsq_ha.devcluster.nodes import ClusterNode
-from nsq_ha.devcluster.nsqd.node import Nsqd
+from nsq_ha.devcluster.nsqd.node import HaNsqd
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nsq_ha.devcluster")
 
 
-class Coordinator(Control[Nsqd, Nsqlookupd]):
+class Coordinator(Control[HaNsqd, Nsqlookupd]):
     """The partitioned cluster: decides what the comings and goings of its nodes cause.
 
     Attributes:
@@ -69,7 +69,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
 
     def stop(self, node: ClusterNode) -> None:
         """Begin to shut a process down cleanly. An nsqd hands over its partitions first."""
-        if not isinstance(node, Nsqd):
+        if not isinstance(node, HaNsqd):
             self.kill(node)
         elif not node.reachable:
             if node.alive:  # A frozen process cannot shut down cleanly.
@@ -79,7 +79,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
             self._left(node, link=0.0, key=self._timing.handover)
             self.host.after(self._timing.exiting, lambda: self._exited(node))
 
-    def _exited(self, node: Nsqd) -> None:
+    def _exited(self, node: HaNsqd) -> None:
         if node.exiting:
             node.kill()
             self.check_followers_of(node)
@@ -95,7 +95,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
             for nsqd in self.nsqds:
                 nsqd.update_refusals()
             return
-        if not isinstance(node, Nsqd):
+        if not isinstance(node, HaNsqd):
             raise KeyError(f"{node.name!r} is not an nsqd; the nsqds are {', '.join(nsqd.name for nsqd in self.nsqds)}")
         node.writes_disabled = refuse
         node.update_refusals()
@@ -108,25 +108,25 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         self._away(node, link=self._timing.link_silent)
 
     def _away(self, node: ClusterNode, *, link: float) -> None:
-        if isinstance(node, Nsqd):
+        if isinstance(node, HaNsqd):
             self._left(node, link=link, key=self._timing.key_expires)
         elif isinstance(node, Nsqlookupd):
             self._lookupd_went(node)
 
     def _came(self, node: ClusterNode) -> None:
         """Let a process catch up after the cluster's own delays."""
-        if isinstance(node, Nsqd):
+        if isinstance(node, HaNsqd):
             started = node.started
             self.host.after(self._timing.register, lambda: self._register(node, started))
         elif isinstance(node, Nsqlookupd):
             self._lookupd_came(node)
 
-    def _register(self, node: Nsqd, started: int) -> None:
+    def _register(self, node: HaNsqd, started: int) -> None:
         if node.reachable and node.started == started:
             self._arrived(node)
 
     def _thawed(self, node: ClusterNode) -> None:
-        if isinstance(node, Nsqd):
+        if isinstance(node, HaNsqd):
             self._arrived(node)
         elif isinstance(node, Nsqlookupd):
             self._lookupd_came(node)
@@ -177,7 +177,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
             if partition.leader is None:
                 self.elect(partition)
 
-    def announce(self, partition: Partition) -> None:
+    def announce(self, partition: ClusterPartition) -> None:
         """Let the nsqlookupds learn of a partition, the leading one first."""
         for lookupd in self.lookupds:
             lag = 0.0 if lookupd is self.leading else self._timing.lookup_lag
@@ -191,7 +191,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
 
     # ------------------------------------------------------------ nsqds that leave
 
-    def _left(self, node: Nsqd, *, link: float, key: float) -> None:
+    def _left(self, node: HaNsqd, *, link: float, key: float) -> None:
         """Plan the effects of an nsqd that stopped answering.
 
         Args:
@@ -202,7 +202,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         absence = node.absence = self.host.now()
         self._unsettle()
 
-        def while_away(act: Callable[[Nsqd], None]) -> Callable[[], None]:
+        def while_away(act: Callable[[HaNsqd], None]) -> Callable[[], None]:
             return lambda: act(node) if node.absence == absence else None
 
         self.check_followers_of(node)
@@ -214,28 +214,28 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         election = self._timing.election if key >= self._timing.key_expires else 0.0
         self.host.after(key, while_away(lambda away: self.host.after(election, lambda: self._remove(away))))
 
-    def _followed_by(self, node: Nsqd) -> list[Partition]:
+    def _followed_by(self, node: HaNsqd) -> list[ClusterPartition]:
         return [p for p in self.placement.partitions() if node in p.isr and p.leader is not node]
 
-    def check_followers_of(self, node: Nsqd) -> None:
+    def check_followers_of(self, node: HaNsqd) -> None:
         """Let the leaders that ``node`` follows check whether it answers."""
         for partition in self._followed_by(node):
             leader = partition.led
             if leader is not None:
                 leader.check_followers()
 
-    def _unlink(self, node: Nsqd) -> None:
+    def _unlink(self, node: HaNsqd) -> None:
         for partition in self.placement.partitions():
             if partition.registered is node:
                 partition.registered = None
                 self.announce(partition)
 
-    def _report(self, node: Nsqd) -> None:
+    def _report(self, node: HaNsqd) -> None:
         for partition in self._followed_by(node):
             partition.suffering = True
             self.refresh(partition)
 
-    def _remove(self, node: Nsqd) -> None:
+    def _remove(self, node: HaNsqd) -> None:
         """Remove a node from all in-sync replicas; partitions that it led elect another leader."""
         if self.leading is None:
             node.overdue = True
@@ -248,7 +248,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         if node.reachable:
             self._arrived(node)
 
-    def _shrink(self, partition: Partition, node: Nsqd) -> None:
+    def _shrink(self, partition: ClusterPartition, node: HaNsqd) -> None:
         partition.suffering = False
         if partition.isr == [node]:
             # The only node that has all the data: no other may lead until it is back.
@@ -267,7 +267,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
 
     # ------------------------------------------------------------ elections
 
-    def elect(self, partition: Partition) -> None:
+    def elect(self, partition: ClusterPartition) -> None:
         """Elect the reachable in-sync replica with the longest log, if there is one and an nsqlookupd leads."""
         former = partition.leader
         candidates = [node for node in partition.isr if node.reachable and not node.exiting]
@@ -280,7 +280,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
             former.replica_of(partition).step_down()
         self.appoint(partition, leader)
 
-    def appoint(self, partition: Partition, node: Nsqd) -> None:
+    def appoint(self, partition: ClusterPartition, node: HaNsqd) -> None:
         """Make a node the leader, and announce it."""
         _log.info("%s: leads %s-%d", node.name, *partition.key)
         partition.leader = partition.registered = node
@@ -290,12 +290,12 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
             self.host.after(self._timing.slow_leader, lambda: self.end_stop(partition))
         self.refresh(partition)
 
-    def end_stop(self, partition: Partition) -> None:
+    def end_stop(self, partition: ClusterPartition) -> None:
         """Allow writing again, unless something else stops it."""
         partition.stops -= 1
         self.refresh(partition)
 
-    def refresh(self, partition: Partition) -> None:
+    def refresh(self, partition: ClusterPartition) -> None:
         """Recompute whether the partition is writable, and announce it."""
         may_write = partition.has_majority and not partition.stops
         leader = partition.led
@@ -306,7 +306,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
 
     # ------------------------------------------------------------ nsqds that arrive
 
-    def _arrived(self, node: Nsqd) -> None:
+    def _arrived(self, node: HaNsqd) -> None:
         """Take back an nsqd that has registered: it still leads, or it catches up and joins the in-sync replicas."""
         absence, node.absence = node.absence, None
         self._unsettle()
@@ -326,7 +326,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
                 self._depose(replica)
                 self.host.after(self._timing.rejoin, lambda p=partition: self.rejoin(p, node, away))  # type: ignore[misc]
 
-    def _back_in_time(self, partition: Partition) -> None:
+    def _back_in_time(self, partition: ClusterPartition) -> None:
         """Take back an in-sync replica that returned before it was removed."""
         leader = partition.led
         if leader is None:
@@ -345,7 +345,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         replica.update_refusal(waking=True)
         self.host.after(self._timing.waking, replica.update_refusal)
 
-    def rejoin(self, partition: Partition, node: Nsqd, away: float = 0.0) -> None:
+    def rejoin(self, partition: ClusterPartition, node: HaNsqd, away: float = 0.0) -> None:
         """Add a replica that has copied what it missed in ``away`` seconds to the in-sync ones; writing pauses then."""
         if partition.topic.deleted or node in partition.isr or node not in partition.replicas or not node.reachable:
             return
@@ -358,7 +358,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         stop = self._timing.rejoin_stop * (1 if away < self._timing.key_expires else 4)
         self.host.after(stop, lambda: self._joined(partition, node, leader, away))
 
-    def _joined(self, partition: Partition, node: Nsqd, leader: Replica, away: float) -> None:
+    def _joined(self, partition: ClusterPartition, node: HaNsqd, leader: Replica, away: float) -> None:
         partition.stops -= 1
         if partition.led is leader and not leader.stalled and node.reachable:
             if node not in partition.isr:

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsq_ha.devcluster.nodes import ClusterNode, Reserved, WebServer
-from nsq_ha.devcluster.storage.replica import Replica, Topic, TopicPartition
+from nsq_ha.devcluster.storage.replica import ClusterTopic, Replica, TopicPartition
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import App, Host
-    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.nsqd.node import HaNsqd
     from nsq_ha.devcluster.storage.replica import TopicOptions
 
 
-class Partition(TopicPartition):
+class ClusterPartition(TopicPartition):
     """One partition as the cluster sees it. It starts without a leader.
 
     Attributes:
@@ -35,12 +35,12 @@ class Partition(TopicPartition):
         suffering: A follower has been silent for so long that ``access=w`` omits the partition.
     """
 
-    def __init__(self, topic: Topic, number: int, replicas: list[Nsqd]) -> None:
+    def __init__(self, topic: ClusterTopic, number: int, replicas: list[HaNsqd]) -> None:
         super().__init__(topic, number)
         self.replicas = replicas
-        self.isr: list[Nsqd] = list(replicas)
-        self.leader: Nsqd | None = None
-        self.registered: Nsqd | None = None
+        self.isr: list[HaNsqd] = list(replicas)
+        self.leader: HaNsqd | None = None
+        self.registered: HaNsqd | None = None
         self.writable = False
         self.stops = 0
         self.suffering = False
@@ -74,32 +74,32 @@ class Placement:
     """
 
     def __init__(self) -> None:
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, ClusterTopic] = {}
         self.choices = 0
-        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._partitions: dict[tuple[str, int], ClusterPartition] = {}
 
-    def add(self, partition: Partition) -> None:
+    def add(self, partition: ClusterPartition) -> None:
         """Add a partition of a topic."""
         self._partitions[partition.key] = partition
 
-    def remove(self, topic: Topic) -> list[Partition]:
+    def remove(self, topic: ClusterTopic) -> list[ClusterPartition]:
         """Remove a topic and return its partitions."""
         del self.topics[topic.name]
         return [self._partitions.pop(partition.key) for partition in self.partitions_of(topic)]
 
-    def partition(self, topic: str, number: int) -> Partition | None:
+    def partition(self, topic: str, number: int) -> ClusterPartition | None:
         """Return a partition. None if there is none."""
         return self._partitions.get((topic, number))
 
-    def partitions(self) -> Iterator[Partition]:
+    def partitions(self) -> Iterator[ClusterPartition]:
         """Yield all partitions of all topics."""
         yield from tuple(self._partitions.values())
 
-    def partitions_of(self, topic: Topic) -> list[Partition]:
+    def partitions_of(self, topic: ClusterTopic) -> list[ClusterPartition]:
         """Return the partitions of a topic."""
         return [partition for partition in self._partitions.values() if partition.topic is topic]
 
-    def channels_of(self, topic: Topic) -> frozenset[str]:
+    def channels_of(self, topic: ClusterTopic) -> frozenset[str]:
         """Return the channels that are registered for any partition of a topic."""
         return frozenset(channel for partition in self.partitions_of(topic) for channel in partition.channels)
 
@@ -107,7 +107,7 @@ class Placement:
 class Registered(NamedTuple):
     """The knowledge of an nsqlookupd about one partition."""
 
-    leader: Nsqd
+    leader: HaNsqd
     writable: bool
 
 
@@ -138,7 +138,7 @@ class Nsqlookupd(ClusterNode):
         super().__init__(name, host)
         self.options: dict[str, TopicOptions] = {}
         self.registered: dict[tuple[str, int], Registered] = {}
-        self.tombstones: set[tuple[str, Nsqd]] = set()
+        self.tombstones: set[tuple[str, HaNsqd]] = set()
         self.listed = False
         self.requests = 0
         self._placement = placement

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsq_ha.devcluster.control.placement import Placement
-    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.nsqd.node import HaNsqd
 
 _NOT_EXIST: Final = "E_TOPIC_NOT_EXIST"
 _NOT_LEADER: Final = "E_FAILED_ON_NOT_LEADER"
@@ -40,7 +40,7 @@ _CHANNEL_CHANGES: Final[dict[str, Callable[[Channel, float], None]]] = {
 }
 
 
-def nsqd_app(node: Nsqd, placement: Placement) -> Starlette:
+def nsqd_app(node: HaNsqd, placement: Placement) -> Starlette:
     """Return the HTTP application of one nsqd."""
     this = _NsqdRoutes(node, placement)
     return answers.app_of(
@@ -55,7 +55,7 @@ def nsqd_app(node: Nsqd, placement: Placement) -> Starlette:
 class _NsqdRoutes:
     """Answers for one node."""
 
-    def __init__(self, node: Nsqd, placement: Placement) -> None:
+    def __init__(self, node: HaNsqd, placement: Placement) -> None:
         self._node = node
         self._placement = placement
         self._limits = node.host.limits

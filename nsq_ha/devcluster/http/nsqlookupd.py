@@ -16,7 +16,7 @@ from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http import answers
 from nsq_ha.devcluster.http.answers import HttpError, bare, enveloped, gets, named, posts, require
 from nsq_ha.devcluster.nodes import HOST
-from nsq_ha.devcluster.storage.replica import Topic, TopicOptions
+from nsq_ha.devcluster.storage.replica import ClusterTopic, TopicOptions
 from nsq_ha.options.checks import MAX_PARTITIONS
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsq_ha.devcluster.control.coordinator import Coordinator
-    from nsq_ha.devcluster.control.placement import Nsqlookupd, Partition, Registered
-    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.control.placement import ClusterPartition, Nsqlookupd, Registered
+    from nsq_ha.devcluster.nsqd.node import HaNsqd
 
 _NOT_LEADING: Final = "E_FAILED_ON_NOT_LEADER"
 _NO_LEADER: Final = "Not nsqlookup leader"
@@ -52,7 +52,7 @@ def lookupd_app(lookupd: Nsqlookupd, coordinator: Coordinator, *, write_without_
     )
 
 
-def _peer(node: Nsqd) -> dict[str, Any]:
+def _peer(node: HaNsqd) -> dict[str, Any]:
     """Return an nsqd as lookups describe it."""
     registration = f"{HOST}:{node.copy_port}"
     return {
@@ -345,7 +345,7 @@ class _LookupdRoutes:
         if not self._coordinator.stable:
             raise HttpError(status, "the cluster is unstable")
 
-    def _registration(self, request: Request) -> tuple[Topic, str]:
+    def _registration(self, request: Request) -> tuple[ClusterTopic, str]:
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         channel = require(request, "channel", "MISSING_ARG_CHANNEL")
         topic = self._placement.topics.get(name)
@@ -354,13 +354,13 @@ class _LookupdRoutes:
         self._must_lead(400, _NO_LEADER)
         return topic, channel
 
-    def _partition(self, name: str, number: str) -> Partition:
+    def _partition(self, name: str, number: str) -> ClusterPartition:
         partition = self._placement.partition(name, int(number)) if number.isdecimal() else None
         if partition is None:
             raise HttpError(400, "Key not found")
         return partition
 
-    def _node(self, distributed_id: str) -> Nsqd:
+    def _node(self, distributed_id: str) -> HaNsqd:
         for node in self._coordinator.nsqds:
             if node.distributed_id == distributed_id:
                 return node

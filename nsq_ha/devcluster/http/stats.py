@@ -16,7 +16,7 @@ from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber, Sessio
 from nsq_ha.devcluster.nsqd.plain_node import PlainSession
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.nsqd.node import HaNsqd
     from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
     from nsq_ha.devcluster.storage.any_channel import AnyChannel
     from nsq_ha.devcluster.storage.channel import Channel
@@ -67,7 +67,7 @@ def _client(session: AnySession, consumer: _Subscriber) -> dict[str, Any]:
 # ------------------------------------------------------------ the partitioned nsqd
 
 
-def node_stats(node: Nsqd, asked: Mapping[str, str]) -> dict[str, Any]:
+def node_stats(node: HaNsqd, asked: Mapping[str, str]) -> dict[str, Any]:
     """Return ``/stats`` of a partitioned nsqd for the arguments of a request."""
     leader_only = asked.get("leaderOnly") in ("1", "t", "T", "true", "TRUE", "True")
     replicas = [

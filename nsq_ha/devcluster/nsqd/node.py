@@ -165,7 +165,7 @@ class AnyNsqd(ClusterNode):
         self.http_port: int = self._reserve(lambda: WebServer(app(self), self, port and port + 1, needs_tls=True)).port
 
 
-class Nsqd(AnyNsqd):
+class HaNsqd(AnyNsqd):
     """One nsqd of a partitioned cluster, with its replicas and the clocks by which it flushes and scans them.
 
     Takes the arguments of its base.

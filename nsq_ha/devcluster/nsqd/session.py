@@ -30,7 +30,7 @@ from nsq_ha.protocol.server.headers import trace_id_of
 from nsq_ha.protocol.server.identify import SessionSettings, read_identify
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.nsqd.node import HaNsqd
     from nsq_ha.devcluster.storage.channel import Channel
     from nsq_ha.protocol.identify import Identity
 
@@ -67,7 +67,7 @@ class Session(AnySession):
 
     is_partitioned = True
 
-    def __init__(self, node: Nsqd, connections: set[Self], client_id: int) -> None:
+    def __init__(self, node: HaNsqd, connections: set[Self], client_id: int) -> None:
         self._commands = CommandDecoder(node.host.limits)
         super().__init__(node, connections, client_id, self._commands, _MANNER)
         self._node = node

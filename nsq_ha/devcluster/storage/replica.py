@@ -57,7 +57,7 @@ class TopicOptions:
 
 
 @dataclass(eq=False)
-class Topic:
+class ClusterTopic:
     """One topic. A topic that is deleted and created again is another object.
 
     Attributes:
@@ -79,7 +79,7 @@ class TopicPartition:
             that is added has none until a channel is registered or deleted, as on the real server.
     """
 
-    def __init__(self, topic: Topic, number: int) -> None:
+    def __init__(self, topic: ClusterTopic, number: int) -> None:
         self.channels: frozenset[str] = frozenset()
         self.topic = topic
         self.number = number
