@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.consumer.inflight import IN_TIME, conn_of
 from nsq_ha.message import State
+from nsq_ha.options.types import Backoff
 from nsq_ha.policy.backlog import WELL_WITHIN
 from nsq_ha.policy.consumer_backoff import ConsumerBackoff, PauseState
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from nsq_ha.base.identity import MessageIdentity
     from nsq_ha.events import BackoffState
     from nsq_ha.message import Message
-    from nsq_ha.options.types import Backoff
 
 _LOOK_INTERVAL: Final = 0.25
 """Seconds between two checks for a test message; connections without messages take turns that long."""
@@ -77,7 +77,8 @@ class Pause:
         self.wake_at: float = math.inf
         self.records: bool = False
         self.reports: list[Paused] = []
-        self._policy = None if backoff is None else ConsumerBackoff(backoff, chance)
+        self._is_on = backoff is not None
+        self._policy = ConsumerBackoff(backoff or Backoff(), chance)
         self._queue = queue
         self._failed: dict[MessageIdentity, None] = {}
         self._test: Message | None = None
@@ -88,14 +89,13 @@ class Pause:
     @property
     def state(self) -> PauseState:
         """Whether messages are handed out; may be asked from any thread."""
-        policy = self._policy
-        return PauseState.FLOWING if policy is None else policy.state
+        return self._policy.state if self._is_on else PauseState.FLOWING
 
     @property
     def wants_test(self) -> bool | None:
         """Whether one message is wanted as a test. None if messages flow."""
         policy = self._policy
-        if policy is None or not policy.holds:
+        if not (self._is_on and policy.holds):
             return None
         return policy.state is PauseState.TESTING and not self._queue  # else one that waits will be it
 
@@ -104,7 +104,7 @@ class Pause:
     def failed(self, message: Message, now: float) -> bool:
         """Record that the handler of a message failed."""
         policy = self._policy
-        if policy is None:
+        if not self._is_on:
             return False
         is_known = self._has_failed(message)
         self._failed[message.identity] = None
@@ -118,20 +118,17 @@ class Pause:
 
     def deferred(self, message: Message, now: float) -> bool:
         """Record that a message was requeued with a delay of the application's."""
-        policy = self._policy
-        return policy is not None and policy.deferred(now, message.identity) and self._changed(now)
+        return self._is_on and self._policy.deferred(now, message.identity) and self._changed(now)
 
     def finished(self, message: Message, now: float) -> bool:
         """Record that a message is finished; call this while :attr:`records`."""
         self._failed.pop(message.identity, None)
-        policy = self._policy
         self.records = self.is_active or bool(self._failed)
-        return policy is not None and policy.succeeded(now, message.identity) and self._changed(now)
+        return self._is_on and self._policy.succeeded(now, message.identity) and self._changed(now)
 
     def lost(self, message: Message, now: float) -> bool:
         """Record that no outcome of a message that was handed out is to be expected."""
-        policy = self._policy
-        if not self.is_active or policy is None or not policy.lost(now, message.identity):
+        if not self.is_active or not self._policy.lost(now, message.identity):
             return False
         self._plan(now)
         return True
@@ -139,8 +136,6 @@ class Pause:
     def handed_out(self, message: Message, now: float) -> bool:
         """Record that a message is handed out; call this while :attr:`is_active`."""
         policy = self._policy
-        if policy is None:
-            return False
         policy.handed_out(now, message.identity, is_known=self._has_failed(message))
         if not policy.holds:
             return False
@@ -155,8 +150,8 @@ class Pause:
 
     def close(self) -> None:
         """End."""
-        self._policy, self._test = None, None
-        self.is_active = self.is_blocking = self.records = False
+        self._test = None
+        self._is_on = self.is_active = self.is_blocking = self.records = False
         self.wake_at = math.inf
 
     def _has_failed(self, message: Message) -> bool:
@@ -167,7 +162,7 @@ class Pause:
     def tick(self, now: float) -> bool:
         """Do what is due; return whether a test may be handed out, or should be asked for elsewhere."""
         policy, test = self._policy, self._test
-        if policy is None or now < self.wake_at:
+        if now < self.wake_at:
             return False
         # Touching a test makes its end later.
         is_unanswered = test is not None and now >= _ends_at(test) and policy.lost(now, test.identity)
@@ -180,7 +175,7 @@ class Pause:
     def too_long(self, now: float) -> list[Message]:
         """Return the messages of the queue that cannot wait for the end of the pause, or any longer in it."""
         policy = self._policy
-        if policy is None or not self.is_blocking:
+        if not self.is_blocking:
             return []
         until = max(now, policy.until or now)
         late = [message for message in self._queue if _returns_at(message) <= until]
@@ -190,8 +185,6 @@ class Pause:
 
     def _changed(self, now: float) -> bool:
         policy = self._policy
-        if policy is None:
-            return False
         self._test = None
         self.is_active = policy.state is not PauseState.FLOWING
         self.records = self.is_active or bool(self._failed)
@@ -208,14 +201,11 @@ class Pause:
 
     def _report(self, state: BackoffState | None, now: float) -> None:
         policy = self._policy
-        if policy is not None:
-            seconds = policy.seconds if state == "paused" else 0.0
-            self.reports.append(Paused(state, seconds, policy.level, now - self._began_at, self._failures))
+        seconds = policy.seconds if state == "paused" else 0.0
+        self.reports.append(Paused(state, seconds, policy.level, now - self._began_at, self._failures))
 
     def _plan(self, now: float) -> None:
         policy, test = self._policy, self._test
-        if policy is None:
-            return
         self.is_blocking = policy.state in {PauseState.PAUSED, PauseState.IN_TEST}
         if policy.until is not None:
             self.wake_at = policy.until
