@@ -18,6 +18,7 @@ from nsq_ha.admin import AdminClient
 from nsq_ha.admin.browsing import LogLook
 from nsq_ha.dashboard import DashboardOptions, app, changing, serve
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.errors import ConfigError
 from tests.support.waiting import eventually
 from tests.support.web import NO_CERTIFICATES
 
@@ -156,6 +157,13 @@ def test_a_line_of_the_change_log_that_was_cut_off_spoils_no_other(tmp_path: Pat
     for _ in range(2):  # once at each start
         changing.Changing(nobody, nobody, nobody, nobody, may_change=True, change_log=log)
     assert log.read_text() == '{"at": "2026\n'
+
+
+async def test_a_change_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    options = DashboardOptions(token=TOKEN, may_change=True, change_log=tmp_path)
+    async with AdminClient("127.0.0.1:1") as admin:
+        with pytest.raises(ConfigError, match=r"change log .* cannot be written: Is a directory"):
+            await serve(admin, options)
 
 
 @pytest.mark.slow

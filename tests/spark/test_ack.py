@@ -394,6 +394,17 @@ def test_a_lost_connection_is_made_anew(
     until(lambda: set(read(planner, start, planner.latest(start))) == set(numbered(20)))
 
 
+def test_nobody_who_answers_is_an_error_in_the_end(tmp_path: Path) -> None:
+    given = {"nsqd": "127.0.0.1:1", "topic": "t", "channel": "c", "delivery": "ack"}
+    given |= {"spool": str(tmp_path), "fetchTimeout": "200ms", "fetchRetries": "1"}
+    planner = AckPlanner(ReadOptions.parse(given, "stream"))
+    try:
+        with pytest.raises(ResponseTimeoutError, match="does not answer"):
+            until(lambda: planner.latest(planner.initial()) == {})
+    finally:
+        planner.close()
+
+
 def test_a_server_that_refuses_for_good_fails_the_query(dev_cluster: DevCluster, tmp_path: Path) -> None:
     ordered = dev_cluster.create_topic(next(names), 1, ordered=True)
     planner = AckPlanner(options_for(dev_cluster, ordered, tmp_path))
@@ -438,6 +449,18 @@ def test_a_folder_that_is_not_the_checkpoints_is_data_loss(
     end = lossy.latest(other)
     assert end["spool"] == lossy.initial()["spool"]
     assert sorted(read(lossy, other, end)) == numbered(10)
+
+
+def test_a_folder_that_lost_its_newest_files_loses_no_new_message(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish
+) -> None:
+    lossy = plan(failOnDataLoss="false")
+    begun = lossy.initial()
+    start = {**begun, "file": 7}
+    assert lossy.latest(start) == begun, "a step back of its own"
+    assert lossy.ranges(start, begun) == []
+    publish(topic, 0, numbered(10))
+    assert list(itertools.chain(*drained(lossy, begun))) == numbered(10)
 
 
 def test_a_batch_that_goes_back_is_refused(plan: Callable[..., AckPlanner], topic: str, publish: Publish) -> None:

@@ -283,6 +283,22 @@ def test_a_port_that_does_not_work_gives_one_warning_and_a_subscription(
     )
 
 
+def test_a_server_that_does_not_know_the_call_is_a_warning(
+    dev_cluster: DevCluster,
+    asked: BlockingCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = dev_cluster.create_topic("bulk_old", sync_every=1)
+    publish(asked, topic, [[b"a"]])
+    monkeypatch.setattr("nsq_ha.spark.pull.calls.METHOD", "NsqdCoordRpcServer.PullMore")
+    given = options(asked, topic)
+    reader = RangeReader(plan(given, asked)[0], given, asked)
+    assert table(map(ALL.batch, reader.batches()))["value"].to_pylist() == [b"a"]
+    assert not reader.can_copy
+    assert "unknown method" in caplog.text
+
+
 @pytest.mark.usefixtures("small_pulls")
 def test_a_damaged_answer_leaves_the_rest_to_a_subscription(
     dev_cluster: DevCluster, asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch

@@ -199,6 +199,15 @@ def test_a_longer_log_of_younger_messages_is_data_loss(start: int) -> None:
     assert planner(same).latest(at(30)) == {"t": {"0": 40}}
 
 
+def test_a_log_whose_last_messages_cannot_be_read_yet_is_judged_by_its_first() -> None:
+    model = one(NEW, NEW, NEW, NEW)
+    model.topics_["t"][0].uncommitted = 3
+    with pytest.raises(
+        DataLossError, match="t-0: the topic was re-created: the offset 30 was taken from an earlier log"
+    ):
+        planner(model).latest(at(30))
+
+
 def test_nothing_is_read_until_it_is_known_whether_the_log_is_the_same() -> None:
     for times, is_same in (((OLD, OLD, OLD, OLD), True), ((OLD, NEW, NEW, NEW), False)):
         model = one(*times)
@@ -286,6 +295,20 @@ def test_a_log_that_grew_or_was_cleaned_is_the_same() -> None:
         planner(one(*[NEW] * 4, cleaned=2)).latest(begin)
     # Whatever the driver's clock said then.
     assert planner(one(*[NEW] * 4)).latest(at(30) | {MARKS: {"t": {"0": [10, NEW * 1_000_000]}}}) == {"t": {"0": 40}}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "at_"), [(OLD, 10, 10), (OLD + 1, 10, 0), (OLD + 2000, 30, 0), (OLD, 30, 20)]
+)
+def test_where_a_log_goes_on_that_is_shorter_than_the_offset(first: int, then: int, at_: int) -> None:
+    model = one(*[first] * 2)
+    begin = at(90, OLD // 1000) | {MARKS: {"t": {"0": [then, OLD * 1_000_000]}}}
+    if at_ == 10:
+        model = one(OLD, OLD)
+        at_ = 20
+    with pytest.raises(DataLossError, match="t-0: the log ends at 20, before the offset 90 reached"):
+        planner(model).latest(begin)
+    assert restarted_in(planner(model, failOnDataLoss="false").latest(begin)) == {("t", 0): at_}
 
 
 def test_an_offset_inside_of_a_message_is_refused_when_it_is_planned(caplog: pytest.LogCaptureFixture) -> None:

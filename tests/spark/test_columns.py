@@ -75,6 +75,10 @@ def test_an_unsigned_trace_id_shows_signed() -> None:
     assert only("trace_id", traced(2**63 - 1)) == 2**63 - 1
 
 
+def test_an_id_of_upstream_shows_no_trace_id() -> None:
+    assert only("trace_id", Message(b"0c1d2e3f40516273", b"x", 1, 1, Source(), 0, 1)) == 0
+
+
 def test_attempts_beyond_a_short_stay_at_its_end() -> None:
     assert only("attempts", traced(attempts=65535)) == 32767
 

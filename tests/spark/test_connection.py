@@ -24,6 +24,7 @@ from nsq_ha.errors import (
 from nsq_ha.options.types import Compression, TlsConfig
 from nsq_ha.policy import tls_renewal
 from nsq_ha.policy.topology import Node
+from nsq_ha.protocol.compression import DeflateCodec
 from nsq_ha.protocol.encoding import encode_mpub
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.spark import connection as connection_module
@@ -192,6 +193,20 @@ def test_half_a_compressed_block_is_waited_for_within_the_limit(
     with pytest.raises(ResponseTimeoutError, match="sent nothing in time"):
         connection.open()
     connection.close()
+
+
+def test_empty_compressed_blocks_end_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = BlockingConnection(Node("127.0.0.1", 4150, 1), ConnectionOptions(compression=Compression.DEFLATE))
+    began = time.monotonic()
+
+    def receive(_wire: object, _wait: float) -> bytes:
+        assert time.monotonic() - began < 5.0
+        return b"\x00\x00\x00\xff\xff"  # a stored block without a byte
+
+    monkeypatch.setattr(connection_module.Wire, "receive", receive)
+    monkeypatch.setattr(connection, "_codec", DeflateCodec())
+    with pytest.raises(ResponseTimeoutError, match="sent only parts of compressed data in time"):
+        connection.read(began + 0.2)
 
 
 class TestLimitedTls:

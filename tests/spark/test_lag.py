@@ -52,6 +52,12 @@ def test_bytes_and_rows_that_are_left() -> None:
     assert lag.source_name == "nsq[orders]"
 
 
+def test_a_query_that_has_caught_up() -> None:
+    lag = found(source(END, END, {"orders": {"0": 600, "1": 1400}}, rows=0))
+    assert (lag.behind_bytes, lag.behind_rows, lag.row_bytes) == (0, 0, None)
+    assert str(lag) == "query delays batch 3: 0 bytes behind"
+
+
 def test_a_log_end_that_was_seen_earlier_is_no_negative_lag() -> None:
     assert found(source(latest={"orders": {"0": 100, "1": 1400}})).behind_bytes == 0
 

@@ -195,3 +195,10 @@ def test_an_answer_to_another_batch_is_in_doubt_and_tried_over_a_new_connection(
     wrong, right = nsqd(HANDSHAKE, (b"one", answer)), nsqd(HANDSHAKE, (b"one", fits))
     found = write(writer(Leaders([wrong.node, right.node])), traced(b"one", b"1"))
     assert found == PartitionWritten(rows=2, size=4, batches=1, doubtful=2)
+
+
+def test_a_traced_answer_to_a_plain_batch_is_in_doubt(nsqd: Start) -> None:
+    answer = response(encode_traced(Traced(3 << 50 | 1, 0, 4096, 64)))
+    wrong, right = nsqd(HANDSHAKE, (b"one", answer)), nsqd(HANDSHAKE, (b"one", OK))
+    found = write(writer(Leaders([wrong.node, right.node])), batch(b"one", b"1"))
+    assert found == PartitionWritten(rows=2, size=4, batches=1, doubtful=2)

@@ -14,6 +14,7 @@ import pytest
 
 from nsq_ha.errors import (
     AuthError,
+    ConnectionLostError,
     NotLeaderError,
     NsqError,
     RemoteProtocolError,
@@ -235,6 +236,25 @@ def test_what_ends_a_connection_under_way(start: Start, after_ready: bytes, kind
     with pytest.raises(kind) as caught:
         received(replay, 1)
     assert caught.value.retriable
+
+
+def test_a_close_without_a_word_is_a_lost_connection(start: Start) -> None:
+    replay, _, _ = start(*HANDSHAKE, (b"RDY", b""), close=True)
+    replay.open(0)
+    with pytest.raises(ConnectionLostError, match="closed the connection"):
+        received(replay, 1)
+    replay.close()
+    with pytest.raises(ConnectionLostError, match="is closed"):
+        replay.finish_all(log_of([40]))
+
+
+def test_silence_ends_with_the_time_given(start: Start) -> None:
+    replay, _, _ = start(*HANDSHAKE, (b"RDY", b""))
+    replay.open(0)
+    with pytest.raises(ResponseTimeoutError):
+        replay.receive(time.monotonic() + 0.05)
+    with pytest.raises(ResponseTimeoutError):
+        replay.receive(time.monotonic() - 1)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ from nsq_ha.errors import (
     ConfigError,
     ConnectError,
     DataLossError,
+    LookupUnavailableError,
     NoLeaderError,
     ResponseTimeoutError,
+    TopicNotFoundError,
 )
 from nsq_ha.spark.checkpoint import PLANNED, RESTARTED, dated
 from nsq_ha.spark.cluster import Extent
@@ -188,6 +190,16 @@ def test_every_message_is_in_exactly_one_micro_batch(logs: list[list[int]], limi
     assert seen == {number: Log(sizes).offsets[:-1] for number, sizes in enumerate(logs)}
 
 
+def test_what_there_is_now_is_reached_though_a_leader_is_gone() -> None:
+    model = two()
+    plan = planner(model)
+    begin = plan.initial()
+    plan.prepare_target()
+    model.deaf.add(NODES[0])
+    model.topics_["t"][2] = Log([10])
+    assert plan.latest(begin) == {"t": {"0": 100, "1": 50}}, "to stand still would end the query too early"
+
+
 SECOND = 1_000_000_000_000
 """Milliseconds of a time at which offsets were taken."""
 
@@ -214,6 +226,23 @@ def test_a_log_that_is_shorter_is_read_only_where_it_was_created_again(
     if "minOffsetsPerTrigger" not in limit or now:
         assert end["t"] == {"0": 100, "1": 50}
         assert [low for low, _ in read] == ([at, *[high for _, high in read[:-1]]] if at < 100 else [])
+
+
+def test_a_topic_that_is_gone() -> None:
+    model = two()
+    with pytest.raises(TopicNotFoundError):
+        planner(Model()).latest(None)
+    plan, planned = planner(model), planner(model)
+    begin = plan.latest(None)
+    assert planned.latest(None) == begin
+    del model.topics_["t"]
+    with pytest.raises(DataLossError, match="t-0: the topic is gone"):
+        plan.latest(begin)
+    with pytest.raises(DataLossError, match="t-0: the topic is gone"):
+        planned.ranges(begin, begin)
+    lossy = planner(Model(), failOnDataLoss="false")
+    assert lossy.latest(begin) == begin
+    assert lossy.ranges(begin, begin) == []
 
 
 @pytest.mark.parametrize("lossy", ["true", "false"])
@@ -296,6 +325,23 @@ def test_one_look_at_a_shorter_log_moves_nothing() -> None:
     assert plan.latest(begin) == begin, "not back to 40"
     model.topics_["t"][0].sizes = [10] * 11
     assert plan.latest(begin) == {"t": {"0": 110, "1": 50}}
+
+
+@pytest.mark.parametrize("lossy", ["true", "false"])
+def test_a_shorter_log_whose_leader_goes_is_not_lost(lossy: str) -> None:
+    model = two()
+    plan = planner(model, failOnDataLoss=lossy)
+    begin = {"t": {"0": 200, "1": 50}}
+    found = model.extents
+
+    def last_words(topic: str, node: Node) -> dict[int, Extent]:
+        extents = found(topic, node)
+        if 0 in extents:
+            model.leaderless.add(("t", 0))
+        return extents
+
+    model.extents = last_words  # type: ignore[method-assign]
+    assert plan.latest(begin) == begin, "an election takes longer than this looks"
 
 
 def test_a_plan_that_goes_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,6 +434,17 @@ def test_without_any_nsqlookupd_the_known_leaders_are_read(reads: Given, caplog:
         model.deaf.clear()
         model.silent = False
         assert plan.latest(begin)["t"]["1"] == 90
+
+
+def test_a_query_that_knows_no_leader_waits_for_an_nsqlookupd_but_not_for_ever() -> None:
+    model = two()
+    model.silent = True
+    begin = {"t": {"0": 20, "1": 20}}
+    plan = planner(model)
+    with pytest.raises(LookupUnavailableError, match="none of them answers"):
+        plan.latest(begin)
+    model.silent = False
+    assert plan.latest(begin)["t"]["0"] == 100
 
 
 def test_answers_are_kept_for_as_long_as_the_options_say() -> None:
