@@ -43,7 +43,7 @@ def stream(dev_cluster: DevCluster, asked: BlockingCluster) -> Stream:
 
     def begin(topic: str, *, strict: bool) -> tuple[StreamPlanner, ReadOptions]:
         given = {"lookupd": dev_cluster.lookupd[0], "topic": topic, "startingOffsets": "earliest"}
-        given |= {"failOnDataLoss": str(strict), "fetchTimeout": "300ms", "fetchRetries": "1", "metadataRefresh": "0s"}
+        given |= {"failOnDataLoss": str(strict), "fetchTimeout": "1s", "fetchRetries": "1", "metadataRefresh": "0s"}
         options = ReadOptions.parse(given, "stream")
         return StreamPlanner(options, asked), options
 
@@ -59,7 +59,7 @@ def reader(dev_cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
     def begin(topic: str, **options: str) -> NsqStreamReader:
         given = {"lookupd": dev_cluster.lookupd[0], "topic": topic, "startingOffsets": "earliest", "driverBytes": "0"}
-        given |= {"fetchTimeout": "300ms", "fetchRetries": "1", "metadataRefresh": "0s"}
+        given |= {"fetchTimeout": "1s", "fetchRetries": "1", "metadataRefresh": "0s"}
         parsed = ReadOptions.parse(given | options, "stream")
         opened.append(NsqStreamReader(parsed, Projection(StructType([StructField("value", BinaryType())]))))
         return opened[-1]

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node, TopicView
 
 VALUE, PARTITION = StructField("value", BinaryType()), StructField("partition", IntegerType())
-PATIENCE = 0.3
-SILENCE = 10 * PATIENCE
+PATIENCE = 1.0
+SILENCE = 4 * PATIENCE
 LOOKUPDS = ("nsqlookupd-0", "nsqlookupd-1")
 names = (f"silent_{number}" for number in itertools.count())
 
