@@ -19,9 +19,10 @@ import httpx
 import pytest
 
 from integration.cluster import LOOKUPD_VARIABLE, ClusterUnderTest
-from integration.reading import eventually
+from integration.reading import LIMIT, eventually
 from nsq_ha import ConfigError, Consumer, Producer
 from nsq_ha.admin import AdminClient
+from nsq_ha.engine import siblings
 from tests.support.full import FULL
 from tests.support.waiting import dawdle
 from tests.support.web import NO_CERTIFICATES
@@ -37,6 +38,13 @@ IS_LONG: Final = FULL or LOOKUPD_VARIABLE in os.environ
 MANY: Final = 254 if IS_LONG else 64
 """The most that the real server takes; fewer in the short form."""
 BURST: Final = 3000 if IS_LONG else 1000
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for channels for as long as a busy machine takes to create them, and not for a moment only."""
+    monkeypatch.setattr(siblings, "PATIENCE", LIMIT)
+    monkeypatch.setattr(siblings, "REQUEST_LIMIT", LIMIT)
 
 
 @pytest.mark.timeout(900)  # twice the two minutes for which new partitions of a real cluster may have no leader
