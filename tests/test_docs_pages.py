@@ -71,7 +71,8 @@ def test_the_options_of_the_cluster_are_in_one_table_and_left_out_of_commands() 
     shown = commands.shared_table()
     assert all(f"``{flag} " in shown for flag in ("--lookupd", "--tls-ca", "--cert", "--auth-secret-file"))
 
-    command = app.commands["pub"]
+    command = app.get_command(click.Context(app), "pub")
+    assert command is not None
     lines: list[str] = []
     for option in (each for each in command.params if isinstance(each, click.Option)):
         lines += [f".. option:: {', '.join(option.opts)}", "", "    What it is.", ""]
@@ -93,14 +94,16 @@ def test_what_may_be_copied_from_the_options_of_spark_is_code() -> None:
 
 
 def test_every_option_of_a_command_says_what_it_is_for() -> None:
-    def silent(command: click.Command, name: str) -> list[str]:
+    def silent(command: click.Command | None, name: str) -> list[str]:
+        assert command is not None
         found = [
             f"{name} {option.opts}"
             for option in command.params
             if isinstance(option, click.Option) and not (option.help or option.hidden)
         ]
-        for word, each in getattr(command, "commands", {}).items():
-            found += silent(each, f"{name} {word}")
+        if isinstance(command, click.Group):
+            for word in command.commands:
+                found += silent(command.get_command(click.Context(command), word), f"{name} {word}")
         return found
 
     assert silent(app, "nsq-ha") == []
