@@ -69,8 +69,8 @@ class PartitionEvent(NamedTuple):
     """Something of a partition to log, and to tell the application.
 
     Attributes:
-        what: ``subscribed``, ``disconnected``, ``failed``, ``settled``, ``refused``, ``final``, ``moved``
-            or ``gone``.
+        what: ``subscribed``, ``replaced``, ``disconnected``, ``failed``, ``settled``, ``refused``, ``final``,
+            ``moved`` or ``gone``.
         partition: The partition.
         node: The nsqd. None if it is not about one.
         error: Why.

@@ -55,6 +55,8 @@ class ConsumerReports:
         if what == "subscribed":
             log.info("subscribed to %s over %s", name, connection)
             to.connected(address)
+        elif what == "replaced":
+            log.debug("%s: opened another connection to nsqd %s, %s", name, address, connection)
         elif what == "disconnected":
             to.disconnected(error)
         elif what == "failed":

@@ -447,6 +447,7 @@ class Subscriptions:
                 partition.not_replaced = 0
                 self._drain(conn, now)
                 self._use(partition, successor, now)
+                self._actions.append(PartitionEvent("replaced", partition, successor.node, conn=successor))
         elif phase is Phase.DUE:
             if now < partition.replace_at:
                 self._wake(partition.replace_at)
