@@ -239,7 +239,6 @@ def test_damaged_headers_match_nothing(headers: str) -> None:
         ('{"a":1}', "text", '{"a":1}'),
         ("{no", "json", "{no"),
         ("[" * 100_000, "json", "[" * 100_000),
-        ("[" * 900 + "0" + "]" * 900, "json", "[" * 900 + "0" + "]" * 900),  # it would become very long
         ("a\n", "hex", "00000000  61 0a                                            a."),
         ("", "hex", ""),
     ],

@@ -255,7 +255,7 @@ def test_ctrl_c_ends_a_consumer(programs: Programs) -> None:
         + """
         try:
             with Consumer(topic, "ch", lookupd=lookupd, close_timeout=3600.0) as consumer:
-                interrupt_when(lambda: any(taker._wanting for taker in consumer._takers))
+                interrupt_when(lambda: any(taker._filling for taker in consumer._takers))
                 next(consumer)
         except KeyboardInterrupt:
             print("interrupted")
