@@ -102,8 +102,9 @@ def test_every_option_of_a_command_says_what_it_is_for() -> None:
             if isinstance(option, click.Option) and not (option.help or option.hidden)
         ]
         if isinstance(command, click.Group):
-            for word in command.commands:
-                found += silent(command.get_command(click.Context(command), word), f"{name} {word}")
+            context = click.Context(command)
+            for word in command.list_commands(context):
+                found += silent(command.get_command(context, word), f"{name} {word}")
         return found
 
     assert silent(app, "nsq-ha") == []

@@ -20,9 +20,13 @@ _COMMANDS: Final = (
 class Commands(click.Group):
     """All commands; they end quietly at Ctrl-C, and if the reader of the output has ended: ``nsq-ha ... | head``."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted(_COMMANDS)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load a command. None if there is none."""
-        if cmd_name not in self.commands:
+        if cmd_name not in _COMMANDS:
             return None
         own = cmd_name.replace("-", "_")
         try:
@@ -46,7 +50,6 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    commands=dict.fromkeys(_COMMANDS),  # get_command() loads them
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output ended,"
     " 143 ended by SIGTERM.",
