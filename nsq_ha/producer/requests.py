@@ -54,7 +54,8 @@ class PubRequest(PublishRequest, eq=False, kw_only=True):
         message = CheckedMessage(self.body, self.trace_id, self.ext)
         if self.context and view.meta is not None and view.meta.extend_support:
             message = in_context(message, self.context, largest)
-            self.ext, self.is_plain = message.ext, self.is_plain and message.ext is None
+            self.ext = message.ext
+            self.is_plain: bool = self.is_plain and message.ext is None
         check_accepted(view, message, largest, defer_ms=self.defer_ms, compresses=self.compresses)
 
     def encode(self, partition: int | None) -> bytes:
