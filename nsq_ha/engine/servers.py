@@ -200,9 +200,10 @@ class Servers:
     async def channels(self, topic: str, partition: int) -> frozenset[str] | None:
         """Return the channels of a partition, as the first working one lists them: an nsqd registers them at all.
 
-        None if none answers, which does not count as a failure.
+        The leading one is asked first, since it has answered. None if none answers, which does not count as a failure.
         """
-        for server in [server for server in self._servers if server.error is None]:
+        working = [server for server in self._servers if server.error is None]
+        for server in sorted(working, key=lambda server: not server.leads):
             found = await tried(server.url, partial(server.client.channels, topic, partition))
             if not isinstance(found, LookupUnavailableError):
                 return frozenset(found)

@@ -16,7 +16,7 @@ from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.servers import GRACE, INCOMPLETE_GRACE, MAX_LEARNT, PROBE_GAP, Servers
 from nsq_ha.errors import ConnectError, LookupUnavailableError
-from tests.engine.lookups.loopback import Fake, hang, http_answer, lookup_body
+from tests.engine.lookups.loopback import Fake, hang, http_answer, list_body, lookup_body
 from tests.engine.lookups.scripted import Stage, now
 from tests.support.nsqd import LIMIT
 from tests.support.waiting import dawdle, eventually
@@ -162,6 +162,20 @@ async def test_the_channels_of_a_partition_come_from_a_working_one(serve: Serve)
         await fake.stop()
     assert await servers.channels("orders", 3) is None
     await client.aclose()
+
+
+async def test_the_leading_one_is_asked_for_channels_first(serve: Serve) -> None:
+    """The first configured one may hang, and has not failed yet when a producer connects."""
+    first, leading = [await serve() for _ in range(2)]
+    for fake in (first, leading):
+        fake.answer("/listlookup", list_body(leading.url, first.url, leading.url))
+        fake.answer("/channels", {"channels": ["billing"]})
+    async with new_client() as client:
+        servers = Servers([first.url, leading.url], timeout=LIMIT, client=client)
+        await servers.refresh_lists()
+        first.behave = hang
+        assert await servers.channels("orders", 3) == frozenset({"billing"})
+    assert first.count("/channels") == 0
 
 
 # ---------------------------------------------------------------- what is said
