@@ -125,10 +125,12 @@ def consumer_troubles(
         if partitions.is_subscribed(number):
             continue
         partition, name = read.get(number), watch.name_of(number)
+        began_at = None if partition is None else partition.outage.began_at
         if number in leaderless:
-            found.append(Trouble(name, "has no leader", now - leaderless[number]))
+            since = leaderless[number]
+            # The nsqd may have failed before the nsqlookupds noticed: it is one outage.
+            found.append(Trouble(name, "has no leader", now - min(since, began_at or since)))
             continue
-        reason = None if partition is None else partition.trouble
-        since = opened_at if partition is None else partition.outage.began_at or opened_at
+        reason, since = None if partition is None else partition.trouble, began_at or opened_at
         found.append(Trouble(name, "is not subscribed yet" if reason is None else str(reason), now - since))
     return found

@@ -191,7 +191,7 @@ class ProducerShell:
                     self._write(lane, now)
         if machine.finished or machine.actions:
             self._do()
-        if machine.wake_at < self._alarm.at:
+        if machine.wake_at < self._alarm.at and not self.is_closed:  # else it would keep a closed producer in memory
             self._alarm.set(machine.wake_at)
 
     def _do(self) -> None:

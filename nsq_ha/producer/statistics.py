@@ -112,7 +112,10 @@ def producer_troubles(shell: ProducerShell | None, silence: LookupdOutage | None
             found.append(Trouble(topic.name, _why_absent(topic), now - absent_since))
         leaderless = dict(watch.leaderless_since)
         for partition, since in leaderless.items():
-            found.append(Trouble(watch.name_of(partition), "has no leader", now - since))
+            lane = topic.lanes.get(partition)
+            # The nsqd may have failed before the nsqlookupds noticed: it is one outage.
+            began_at = None if lane is None or not _is_in_use(lane) else lane.outage.began_at
+            found.append(Trouble(watch.name_of(partition), "has no leader", now - min(since, began_at or since)))
         for lane in tuple(topic.lanes.values()):
             trouble, since_failed = lane.trouble, lane.outage.began_at
             # The failure of an idle lane is no news: the next publish may find a leader that works again.

@@ -222,6 +222,16 @@ async def test_an_nsqd_that_is_gone(stage: Stage) -> None:
         assert (one(consumer.stats()).trouble, consumer.stats().reconnects) == (None, 1)
 
 
+async def test_an_nsqd_that_fails_before_its_leader_is_gone_is_one_outage(stage: Stage) -> None:
+    """health() was good again in the midst of it, for the nsqlookupds had noticed only now."""
+    async with stage.consumer(lookup_interval=0.1) as consumer:
+        await stage.nsqd.stop()
+        await eventually(lambda: not consumer.is_healthy)
+        stage.lead({}, 1)
+        await eventually(lambda: "has no leader" in consumer.health().reason)
+        assert not consumer.is_healthy
+
+
 async def test_no_nsqlookupd_answers(stage: Stage) -> None:
     async with stage.consumer(lookup_interval=0.1) as consumer:
         await stage.lookupd.stop()

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import gc
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,10 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotFoundError,
 )
-from nsq_ha.producer.state import ProducerTopic
+from nsq_ha.producer.state import Lane, ProducerTopic
 from nsq_ha.producer.statistics import producer_troubles
 from nsq_ha.stats import ProducerPartition, ProducerStats
-from tests.support.nsqd import Holding, Publish, Refusing
+from tests.support.nsqd import LIMIT, Holding, Publish, Refusing
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn
 
@@ -168,6 +169,36 @@ async def test_a_partition_without_a_leader(stage: Stage) -> None:
         assert producer.health().reason == "orders-0 has no leader (for 5 s)"
         stage.lead({0: stage.nsqd})
         await eventually(lambda: producer.health().reason == "ok")
+
+
+async def test_an_nsqd_that_fails_before_its_leader_is_gone_is_one_outage(stage: Stage) -> None:
+    """health() was good again in the midst of it, for the nsqlookupds had noticed only now."""
+    async with stage.producer(lookup_interval=0.1) as producer:
+        await producer.publish(TOPIC, b"x")
+        await stage.nsqd.stop()
+        waiting = asyncio.create_task(producer.publish(TOPIC, b"x", timeout=LIMIT))
+        await eventually(lambda: not producer.is_healthy)
+        stage.lead({}, 1)
+        await eventually(lambda: "has no leader" in producer.health().reason)
+        assert not producer.is_healthy
+        await stage.nsqd.start()
+        stage.lead({0: stage.nsqd})
+        await waiting
+
+
+async def test_a_closed_producer_is_freed(stage: Stage) -> None:
+    """Its timer ran for ever: the connections' end, which comes after the close, set it again."""
+
+    def lanes() -> set[int]:
+        gc.collect()
+        return {id(each) for each in gc.get_objects() if isinstance(each, Lane)}
+
+    before = lanes()
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x")
+        assert lanes() - before
+    del producer
+    await eventually(lambda: not lanes() - before)
 
 
 async def test_no_nsqlookupd_answers(stage: Stage) -> None:
