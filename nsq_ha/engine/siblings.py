@@ -18,6 +18,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -129,7 +130,6 @@ class Siblings:
         self._began: dict[int, float] = {}  # the first check of each partition
         self._checks: dict[int, asyncio.Task[NsqError | None]] = {}
         self._asking: dict[Node, asyncio.Task[_Held]] = {}
-        self._answers: dict[Node, _Held] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._has_warned = False
 
@@ -184,18 +184,20 @@ class Siblings:
         Raises:
             NsqError: The node did not answer.
         """
-        found = self._answers.get(node)
-        if found is None:
-            found = self._answers[node] = await self._asked(node)
-            self._loop.call_later(_FRESH, self._answers.clear)  # they may be megabytes
-        return _given(found)
+        return _given(await self._asked(node, kept_for=_FRESH))
 
-    async def _asked(self, node: Node) -> _Held:
-        """Ask a node what it has of the topic; those who ask at the same time share the request."""
+    async def _asked(self, node: Node, *, kept_for: float = 0.0) -> _Held:
+        """Ask a node what it has of the topic; those who ask meanwhile share the request.
+
+        Args:
+            node: The node.
+            kept_for: Seconds for which others share the answer, too: it may be megabytes.
+        """
         task = self._asking.get(node)
         if task is None:
             task = self._asking[node] = self._loop.create_task(self._ask_held(node), name=f"channels {node.address}")
-            task.add_done_callback(lambda _: self._asking.pop(node, None))
+            drop = partial(self._asking.pop, node, None)
+            task.add_done_callback(lambda _: self._loop.call_later(kept_for, drop))
         await asyncio.wait({task})
         return ConnectError("the request was cancelled") if task.cancelled() else task.result()
 
