@@ -33,7 +33,7 @@ from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.reports import ConsumerReports
 from nsq_ha.consumer.source import Source
 from nsq_ha.consumer.starting import Start
-from nsq_ha.engine.approach import Approach
+from nsq_ha.engine.connect_limiter import ConnectLimiter
 from nsq_ha.engine.connection import Connection
 from nsq_ha.engine.waiting import is_foreign, uninterrupted
 from nsq_ha.errors import (
@@ -98,7 +98,7 @@ class Connecting:
         self._shell = shell
         self._subscriptions = shell.machine.subscriptions
         self.reports: ConsumerReports = ConsumerReports(watch, channel, why_not)
-        self._approach = Approach()
+        self._limiter = ConnectLimiter()
         self._attempts: dict[Subscription, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: dict[Subscription, Connection] = {}
@@ -248,7 +248,7 @@ class Connecting:
             config = dataclasses.replace(config, heartbeat_interval=interval)
         callbacks = self._receiver(conn.partition).callbacks(conn, partial(self._lost, conn))
         try:
-            return await self._approach.open(
+            return await self._limiter.open(
                 node, lambda: Connection.open(config, node, callbacks, extend_support=meta.extend_support)
             )
         except ServerError as error:
@@ -260,7 +260,7 @@ class Connecting:
     async def _subscribe(self, conn: Subscription, connection: Connection, node: Node) -> None:
         """Subscribe; messages arrive with the connection's source."""
         start = self._receiver(conn.partition).start
-        async with self._approach.asking(node):
+        async with self._limiter.slots(node):
             position = await start.prepare(node, is_ordered=conn.is_ordered)
         conn.may_repeat |= start.is_set
         self._attach(conn, connection)
@@ -314,7 +314,8 @@ class Connecting:
 
     def _lost(self, conn: Subscription, error: NsqError) -> None:
         """Take the end of a connection; one that is not subscribed yet fails its attempt."""
-        self._open.pop(conn, None)
+        if (connection := self._open.pop(conn, None)) is not None:
+            self._limiter.ended(connection)
         conn.handle = None
         if conn not in self._attempts:
             self._subscriptions.lost(conn, error, monotonic())

@@ -94,6 +94,7 @@ class Connection:
 
     Attributes:
         name: A short id, unique in the process, and the nsqd's address; for log lines.
+        opened_at: When the handshake was complete, in the loop's time.
         lifetime: How long nsqd can write to the connection. None if there is no limit.
     """
 
@@ -103,9 +104,9 @@ class Connection:
         self.name: str = f"c{next(_numbers)} {node.address}"
         self.identity: Identity = Identity()
         self.is_open: bool = False
+        self.opened_at: float = math.inf
         self._is_logged = wire.is_on()
-        self._has_asked = self._has_answers = self._has_refused = False
-        self._is_left = self._is_counting = False
+        self._has_refused = self._is_left = self._is_counting = False
         self.lifetime: Lifetime | None = None
         self._callbacks = callbacks
         self._stored = None if self._is_logged else callbacks.stored
@@ -168,7 +169,7 @@ class Connection:
                 raise
             log.debug("%s: %s; connecting with the defaults of nsqd", connection.name, error)
             return await cls.open(config, node, callbacks, extend_support=extend_support, is_modest=True)
-        connection.is_open = True
+        connection.is_open, connection.opened_at = True, connection._loop.time()
         connection._looks.add(connection.look, connection._next_look())
         return connection
 
@@ -258,7 +259,6 @@ class Connection:
             ResponseTimeoutError: No answer within ``connect_timeout``; abort it.
         """
         self._protocol.subscribe_to(source, layout)
-        self._has_asked = True
         try:
             async with time_limit(self.config.connect_timeout):
                 await self._request(command)
@@ -295,7 +295,6 @@ class Connection:
             stream.unanswered += count
         else:
             self._protocol.expect_publish(count)
-        self._has_asked = True
         if self._is_logged:
             wire.sent(self.name, data if isinstance(data, bytes) else b"".join(data))
         if isinstance(data, bytes):
@@ -353,16 +352,6 @@ class Connection:
     async def ended(self) -> NsqError:
         """Wait for the end and return its reason."""
         return await asyncio.shield(self._ended)
-
-    def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` after the end, when the socket has closed."""
-        self._ended.add_done_callback(lambda _: callback())
-
-    @property
-    def is_unanswered(self) -> bool:
-        """Whether nsqd was asked for something since the handshake, and has not answered anything."""
-        has_runs = self._stream is not None and self._stream.has_runs
-        return self._has_asked and not (self._has_answers or has_runs)
 
     @property
     def was_ended_by_peer(self) -> bool:
@@ -465,7 +454,6 @@ class Connection:
             else:
                 self.write_now(NOP)
         if received.answers:
-            self._has_answers = True
             if self._waiters:
                 self._take_answers(received.answers)
             else:

@@ -108,7 +108,6 @@ class TcpStream(asyncio.BufferedProtocol):
         runs: What each run of the usual answer counts for. A read that is one of these is only counted.
         unanswered: Number of usual answers that are due. 0 passes everything on.
         on_run: Takes the number of answers in a run.
-        has_runs: Whether a run has been read.
         is_closing: Returns whether the end is decided, shortly before ``on_lost``.
         on_resume: Called when ``is_paused`` ends. None calls nothing.
     """
@@ -131,7 +130,6 @@ class TcpStream(asyncio.BufferedProtocol):
         self.runs: Mapping[bytes, int] = _NO_RUNS
         self.unanswered: int = 0
         self.on_run: Callable[[int], None] = _ignore
-        self.has_runs: bool = False
         self.is_closing: Callable[[], bool] = _always
         self.on_resume: Callable[[], None] | None = None
 
@@ -317,7 +315,6 @@ class TcpStream(asyncio.BufferedProtocol):
             count = self.runs.get(bytes(self._in[:nbytes]), 0)
             if 0 < count <= self.unanswered:
                 self.unanswered -= count
-                self.has_runs = True
                 self.last_received = self._loop.time()
                 try:
                     self.on_run(count)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.base.resuming import detached, resume
 from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine import observe
-from nsq_ha.engine.approach import Approach
+from nsq_ha.engine.connect_limiter import ConnectLimiter
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.loops import Alarm
@@ -85,7 +85,7 @@ class ProducerShell:
         self._config = config
         self._lookups = lookups
         self._reports = Reports(observer)
-        self._approach = Approach()
+        self._limiter = ConnectLimiter()
         self._acts: dict[type[Action], Callable[..., object]] = {
             CheckChannels: self._check,
             CloseConnection: self._close,
@@ -292,7 +292,7 @@ class ProducerShell:
             partial(self._lost, conn), answers=partial(self._answers, conn), stored=partial(self._stored, conn)
         )
         try:
-            handle = await self._approach.open(conn.node, lambda: Connection.open(self._config, conn.node, callbacks))
+            handle = await self._limiter.open(conn.node, lambda: Connection.open(self._config, conn.node, callbacks))
             if conn.step is ConnectionStep.CLOSED:
                 handle.abort(ConnectionLostError("no longer needed"))
                 return
@@ -352,6 +352,8 @@ class ProducerShell:
         self.drain()
 
     def _lost(self, conn: ProducerConn, error: NsqError) -> None:
+        if isinstance(conn.handle, Connection):
+            self._limiter.ended(conn.handle)
         self.machine.closed(conn, error, self.clock())
         self.drain()
 
