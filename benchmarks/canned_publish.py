@@ -12,27 +12,22 @@ median of the ratios. It is the guard against a slower publish path.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import multiprocessing.connection
-import socket
 import struct
 import time
 from collections import deque
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.canned import Outcome
-from benchmarks.canned_server import IDENTITY, OK
-from benchmarks.processes import serving_process
+from benchmarks.canned_cluster import Shape, playing
+from benchmarks.canned_server import OK
 from nsq_ha import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
 IN_FLIGHT: Final = 100
 MARK: Final = 2.25
 _TOPIC: Final = "bench"
-_PUB: Final = b"PUB bench\n"
 
 
 def ours(port: int, body_bytes: int, publishes: int) -> float:
@@ -115,46 +110,11 @@ class _Bare(asyncio.Protocol):
 def compare(body_bytes: int, publishes: int, rounds: int) -> Outcome:
     """Run both in turn ``rounds`` times after one round that does not count."""
     times: dict[Callable[[int, int, int], float], list[float]] = {ours: [], bare: []}
-    with answering(body_bytes) as port:
+    with playing(Shape()) as cluster:
+        port = int(cluster.nsqd.rpartition(":")[2])
         for number in range(rounds + 1):
             for client in (ours, bare) if number % 2 else (bare, ours):
                 seconds = client(port, body_bytes, publishes)
                 if number:
                     times[client].append(seconds)
     return Outcome(body_bytes, times[ours], times[bare])
-
-
-@contextmanager
-def answering(body_bytes: int) -> Iterator[int]:
-    """Answer publishes of bodies of this size from a process of its own; gives the port."""
-    with serving_process(_answer, body_bytes) as port:
-        yield port
-
-
-def _answer(pipe: multiprocessing.connection.Connection, body_bytes: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        pipe.send(server.getsockname()[1])
-        while True:
-            connection, _ = server.accept()
-            with connection:
-                _answer_one(connection, len(_PUB) + 4 + body_bytes)
-
-
-def _answer_one(connection: socket.socket, command_bytes: int) -> None:
-    """Answer IDENTIFY, then each publish."""
-    seen = b""
-    while _PUB not in seen:
-        data = connection.recv(1 << 18)
-        if not data:
-            return
-        if b"IDENTIFY\n" in seen + data and b"IDENTIFY\n" not in seen:
-            connection.sendall(IDENTITY)
-        seen += data
-    received = len(seen) - seen.index(_PUB)
-    while True:
-        count, received = divmod(received, command_bytes)
-        connection.sendall(OK * count)
-        data = connection.recv(1 << 18)
-        if not data:
-            return
-        received += len(data)

@@ -8,17 +8,15 @@ other lookup proxies where the nsqlookupds are; and it counts the questions.
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import json
 import math
 import random
-import time
 import urllib.parse
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from integration.faults.cluster import NotReadyError, get
-from integration.faults.web import Answer, Web
+from tests.engine.lookups.loopback import Fake, http_answer
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -216,39 +214,40 @@ class TcpProxy:
             self.links.discard(link)
 
 
-class LookupProxy:
-    """Stands before one nsqlookupd.
-
-    Attributes:
-        asked: When it was asked for a topic with an access: ``w`` is a producer's question, ``r`` a consumer's.
-    """
+class LookupProxy(Fake):
+    """Stands before one nsqlookupd."""
 
     def __init__(self, target: str, network: Network) -> None:
+        super().__init__()
         self.target = target
-        self.asked: dict[tuple[str, str], list[float]] = collections.defaultdict(list)
-        self.web = Web(self._answer)
         self._network = network
 
-    async def _answer(self, path: str) -> Answer:
-        parts = urllib.parse.urlsplit(path)
-        query = urllib.parse.parse_qs(parts.query)
-        if parts.path == "/lookup":
-            asked = query.get("topic", [""])[0], query.get("access", [""])[0]
-            self.asked[asked].append(time.monotonic())
-        status, answer = await get(self.target + path)
+    async def _answer(self, head: bytes, writer: asyncio.StreamWriter) -> None:
+        self.note(head)
+        status, answer = await get(self.target + head.split(b" ", 2)[1].decode())
         if status == -1:
-            return None
+            writer.transport.abort()
+            return
         self._network.rewrite(answer)
-        return status, json.dumps(answer).encode()
+        writer.write(http_answer(json.dumps(answer).encode(), status))
+        await writer.drain()
+
+    def _asked(self, topic: str, access: str) -> list[float]:
+        """Return when one client asked for a topic: ``w`` is a producer's question, ``r`` a consumer's."""
+        return [
+            at
+            for at, path, query in self.requests
+            if (path, query.get("topic"), query.get("access")) == ("/lookup", topic, access)
+        ]
 
     def most_in_a_second(self, topic: str, access: str, since: float) -> int:
         """Return the most questions of one client for a topic in any second."""
-        times = [t for t in self.asked[topic, access] if t >= since]
+        times = [t for t in self._asked(topic, access) if t >= since]
         return max((sum(t <= other < t + 1.0 for other in times) for t in times), default=0)
 
     def rate(self, topic: str, access: str, since: float, until: float) -> float:
         """Return the mean number of one client's questions a second for a topic."""
-        return sum(since <= t <= until for t in self.asked[topic, access]) / max(until - since, 0.001)
+        return sum(since <= t <= until for t in self._asked(topic, access)) / max(until - since, 0.001)
 
 
 class Network:
@@ -268,7 +267,7 @@ class Network:
     @property
     def urls(self) -> tuple[str, ...]:
         """Addresses of the lookup proxies."""
-        return tuple(lookup.web.url for lookup in self.lookups)
+        return tuple(lookup.url for lookup in self.lookups)
 
     async def __aenter__(self) -> Self:
         if self._is_tcp:
@@ -276,14 +275,14 @@ class Network:
             for proxy in self.tcp.values():
                 await proxy.start()
         for lookup in self.lookups:
-            await lookup.web.start()
+            await lookup.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for lookup in self.lookups:
-            await lookup.web.stop()
+            await lookup.stop()
         for proxy in self.tcp.values():
             await proxy.stop()
 
@@ -303,7 +302,7 @@ class Network:
             proxy = self.tcp.get(int(node.get("tcp_port", 0)))
             if proxy is not None:
                 node["tcp_port"] = proxy.port
-        ports = {str(urllib.parse.urlsplit(one.target).port): str(one.web.port) for one in self.lookups}
+        ports = {str(urllib.parse.urlsplit(one.target).port): str(one.port) for one in self.lookups}
         for lookupd in [*(answer.get("lookupdnodes") or []), answer.get("lookupdleader") or {}]:
             if lookupd.get("HttpPort") in ports:
                 lookupd["HttpPort"] = ports[lookupd["HttpPort"]]

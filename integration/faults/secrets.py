@@ -7,13 +7,13 @@ import json
 import os
 import pathlib
 import tempfile
-import threading
-import urllib.parse
 import uuid
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Final, Self
 
+from tests.engine.lookups.loopback import Fake, http_answer
+
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from types import TracebackType
 
@@ -67,41 +67,23 @@ class Secrets:
             self._forget(self._valid.popleft())
 
 
-class AuthServer:
-    """What ``nsqd -auth-http-address`` asks, on the loopback. Use it with ``with``.
+class AuthServer(Fake):
+    """What ``nsqd -auth-http-address`` asks, on the loopback.
 
-    Args:
-        port: Where it listens.
+    Attributes:
+        valid: The secrets that are let in.
     """
 
     def __init__(self, port: int) -> None:
+        super().__init__()
+        self.port = port
         self.valid: set[str] = set()
-        valid = self.valid
 
-        class Answers(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                asked = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
-                allowed = bool(valid.intersection(asked.get("secret", ())))
-                rule = {"topic": ".*", "channels": [".*"], "permissions": ["subscribe", "publish"]}
-                body = json.dumps({"ttl": int(TTL), "authorizations": [rule] if allowed else []}).encode()
-                self.send_response(200 if allowed else 403)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Answers)
-        self._thread = threading.Thread(target=self._server.serve_forever)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    async def _answer(self, head: bytes, writer: asyncio.StreamWriter) -> None:
+        self.note(head)
+        _, _, asked = self.requests.pop()
+        allowed = asked.get("secret") in self.valid
+        rule = {"topic": ".*", "channels": [".*"], "permissions": ["subscribe", "publish"]}
+        body = json.dumps({"ttl": int(TTL), "authorizations": [rule] if allowed else []}).encode()
+        writer.write(http_answer(body, 200 if allowed else 403))
+        await writer.drain()

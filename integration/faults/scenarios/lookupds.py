@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import time
 from typing import TYPE_CHECKING
 
@@ -11,14 +13,14 @@ from integration.faults.probing import MARK
 from integration.faults.proxy import Network
 from integration.faults.rows import Row, Target
 from integration.faults.waiting import until_true
-from integration.faults.web import hanging, nonsense
 from nsq_ha import Consumer, Producer
+from tests.engine.lookups.loopback import Fake, hang, http_answer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from integration.faults.bench import Stage
-    from integration.faults.web import Web
+    from tests.engine.lookups.loopback import Behave
 
 FAULT = 20.0
 HANG = 10.0
@@ -68,22 +70,52 @@ async def _all(stage: Stage, sig: str, seconds: float) -> None:
     await stage.bench.lasts(BACK)
 
 
-def beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+_NONSENSE = itertools.cycle(
+    (
+        http_answer(b"<html><body>It works!</body></html>"),
+        http_answer(b""),
+        http_answer(b"null"),
+        http_answer(b"[]"),
+        http_answer(b'{"partitions":null,"producers":null,"channels":null,"meta":null}'),
+        http_answer(
+            b'{"partitions":{"0":{"broadcast_address":5,"tcp_port":"x"}},"meta":{"partition_num":"two"}}',
+        ),
+        http_answer(b'{"partitions":{},"meta":{"partition_num":1,"replica":1}}'),
+        http_answer(b'{"channels":[],"producers":[],"partitions":{"-1":{}},"meta":{"partition_num":-5}}'),
+        http_answer(b'{"partitions":' + b"[" * 5000),
+        http_answer(b"internal error", 500),
+        http_answer(b'{"message":"TOPIC_NOT_FOUND"}', 404),
+        http_answer(b"", 302, "Location: http://127.0.0.1:1/\r\n"),
+        b"\x00\xff\xfe nonsense without HTTP\r\n\r\n",
+        b"",
+    )
+)
+"""What an nsqlookupd must not say."""
+
+
+async def _nonsense(writer: asyncio.StreamWriter) -> None:
+    """Say something else that is wrong each time."""
+    writer.write(answer := next(_NONSENSE))
+    if not answer.startswith(b"HTTP"):
+        writer.close()
+
+
+def beside(behave: Behave) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     """Make a ``play`` in which the first configured nsqlookupd is a rude one."""
 
     async def play(bench: Bench, scenario: Scenario) -> Row:
         topics = await bench.ready()
         row = scenario.row()
-        rude = make()
-        await rude.start()
+        rude = await Fake().start()
+        rude.behave = behave
         lookupds = (rude.url, *bench.cluster.lookupds)
         try:
             row.extra["start-up"] = await _start_up(topics[ORDERED], bench.fresh("ch"), lookupds)
-            before = rude.asked
+            before = len(rude.requests)
             async with bench.stage(topics, lookupds=lookupds) as stage:
                 stage.fault("a rude nsqlookupd is the first one")
                 await bench.lasts(FAULT, for_clients=True)  # the fault
-                if rude.asked == before:
+                if len(rude.requests) == before:
                     row.broken.append("the rude nsqlookupd was asked nothing")
                 await stage.finish(row)
         finally:
@@ -142,14 +174,12 @@ SCENARIOS = (
     Scenario("lookupd-killed", "leading nsqlookupd dead", Target(_STALL, _STALL), staged(killed)),
     Scenario("lookupds-dead", "all nsqlookupds dead 20 s", Target(_STALL, _STALL), staged(all_dead)),
     Scenario("lookupds-hang", "all nsqlookupds hang", Target(_STALL, _STALL), staged(all_hang)),
-    Scenario(
-        "lookupd-hangs", "first nsqlookupd hangs", Target(_STALL, _STALL, extra={"start-up": 2.0}), beside(hanging)
-    ),
+    Scenario("lookupd-hangs", "first nsqlookupd hangs", Target(_STALL, _STALL, extra={"start-up": 2.0}), beside(hang)),
     Scenario(
         "lookupd-nonsense",
         "first nsqlookupd answers nonsense",
         Target(_STALL, _STALL, extra={"start-up": 2.0}),
-        beside(nonsense),
+        beside(_nonsense),
     ),
     Scenario(
         "leader-lost-no-lookupd",

@@ -162,9 +162,12 @@ async def _of_environment(bench: Bench, scenario: Scenario, make: type[Soak], ra
     rate = float(os.environ.get("NSQ_HA_TEST_SOAK_RATE") or rate)
     if not (port := os.environ.get("NSQ_HA_TEST_AUTH_PORT")):
         return await soak(bench, scenario, make, rate=rate, **how)
-    with AuthServer(int(port)) as server:
+    server = await AuthServer(int(port)).start()
+    try:
         secrets = Secrets(server.valid.add, server.valid.discard)
         return await soak(bench, scenario, make, rate=rate, secrets=secrets, **how)
+    finally:
+        await server.stop()
 
 
 async def _partitioned(bench: Bench, scenario: Scenario) -> Row:

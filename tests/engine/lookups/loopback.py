@@ -139,14 +139,19 @@ class Fake:
             self._writers.discard(writer)
             writer.close()
 
-    async def _answer(self, head: bytes, writer: asyncio.StreamWriter) -> None:
+    def note(self, head: bytes) -> str:
+        """Note a request, and return its path."""
         parts = urlsplit(head.split(b" ", 2)[1].decode())
         self.requests.append((asyncio.get_running_loop().time(), parts.path, dict(parse_qsl(parts.query))))
+        return parts.path
+
+    async def _answer(self, head: bytes, writer: asyncio.StreamWriter) -> None:
+        path = self.note(head)
         await dawdle(self.delay)
         if self.behave is not None:
             await self.behave(writer)
         else:
-            prepared = self._answers.get(parts.path, [(404, b'{"message":"NOT_FOUND"}')])
+            prepared = self._answers.get(path, [(404, b'{"message":"NOT_FOUND"}')])
             status, body = prepared.pop(0) if len(prepared) > 1 else prepared[0]
             writer.write(http_answer(body, status))
         await writer.drain()
