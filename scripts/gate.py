@@ -59,10 +59,7 @@ CHAOS = ("tests/faults/test_chaos.py",)
 """Runs for half a minute, and for three in ``make test-full``; it mostly waits."""
 SPARK = ("tests/spark", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("integration/test_spark*.py")))
 """What ``make spark-floor`` runs as well."""
-MACHINE = tuple(
-    f"producer/{name}.py"
-    for name in ("actions", "connections", "lanes", "machine", "reasons", "silence", "state", "topics")
-)
+MACHINE = tuple(f"producer/{name}.py" for name in ("actions", "connections", "lanes", "machine", "reasons", "state"))
 """The machine of a producer."""
 OF_MACHINE = tuple(sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/producer/test_machine_*.py")))
 PURE = ("tests/protocol", "tests/policy", *OF_MACHINE)

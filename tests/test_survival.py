@@ -19,9 +19,8 @@ from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.engine.tcp import TcpStream
 from nsq_ha.policy import timing
 from nsq_ha.producer import shell
+from nsq_ha.producer.connections import Connections
 from nsq_ha.producer.machine import ProducerMachine
-from nsq_ha.producer.silence import Silence
-from nsq_ha.producer.topics import Topics
 from nsq_ha.protocol import ClientProtocol, Command, Ready
 from tests.support.leaks import nothing_left
 from tests.support.nsqd import LIMIT, Peer, message_id
@@ -52,8 +51,8 @@ BOTH: Final[dict[str, tuple[object, str]]] = {
 }
 PRODUCER: Final[dict[str, tuple[object, str]]] = {
     **BOTH,
-    "a new view": (Topics, "viewed"),
-    "an open connection": (Silence, "opened"),
+    "a new view": (ProducerMachine, "viewed"),
+    "an open connection": (Connections, "opened"),
     "encoding": (shell, "encode_pub"),
     "writing": (connection.Connection, "write_publishes"),
     "a run of answers": (ProducerMachine, "stored"),

@@ -1,7 +1,9 @@
-"""The part of the machine that knows connections: when one is opened, replaced, left and closed.
+"""The part of the machine that knows connections: their beginning, their end, and what follows if no answer comes.
 
 The invariants: nothing is written to a connection that nsqd may not be able to answer over; answers are matched with
 requests by their order alone; and an nsqd that fails is connected to again after pauses that grow.
+
+The times of silence are in ``policy.liveness``.
 
 Source: server failures 3.3, 3.4, 3.7, 4.1 to 4.3; server protocol 3.3.
 """
@@ -9,20 +11,18 @@ Source: server failures 3.3, 3.4, 3.7, 4.1 to 4.3; server protocol 3.3.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Final
 
-from nsq_ha.errors import ConnectionLostError, NsqError, ServerError
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ResponseTimeoutError, ServerError
 from nsq_ha.message import Receipt
-from nsq_ha.options.config import ProducerConfig
-from nsq_ha.policy.liveness import STALLED_AFTER
+from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, OVERDUE_AFTER, STALLED_AFTER, stalled_at
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.policy.topology import Node
 from nsq_ha.producer.actions import CheckChannels, CloseConnection, LookUp, OpenConnection, Report
 from nsq_ha.producer.lanes import Lanes
-from nsq_ha.producer.reasons import no_leader
-from nsq_ha.producer.state import ConnectionStep, Lane, NsqdHealth, ProducerConn, PublishRequest
+from nsq_ha.producer.reasons import leader_name, no_leader
+from nsq_ha.producer.state import FIRST_PROBE, ConnectionStep, Lane, NsqdHealth, ProducerConn, PublishRequest
 
 ANSWER_GRACE: Final = 0.2
 """Seconds that a connection has to answer, once a lookup names another leader, or the leader has answered elsewhere."""
@@ -31,17 +31,12 @@ LONGEST_PAUSE: Final = 0.25
 """Most seconds between two tries after refusals. Each is a single publish, and a leader should get writes soon after it
 recovers."""
 
+_LOOK_EVERY: Final = 0.25
+"""Seconds between two looks at a silent connection."""
+
 
 class Connections(Lanes):
-    """Opens, replaces and closes the connections of all lanes.
-
-    Attributes:
-        conns: All that are open or being opened.
-    """
-
-    def __init__(self, config: ProducerConfig, chance: Callable[[], float]) -> None:
-        super().__init__(config, chance)
-        self.conns: dict[ProducerConn, None] = {}
+    """Opens, replaces and closes the connections of all lanes."""
 
     # ------------------------------------------------------------ opening
 
@@ -123,9 +118,8 @@ class Connections(Lanes):
     def _use(self, lane: Lane, conn: ProducerConn, now: float) -> None:
         lane.conn, lane.opening = conn, None
         lane.failures, lane.retry_at = 0, -math.inf
+        lane.counts.reconnects += bool(lane.shared)
         lane.shared = [Receipt(lane.topic.name, lane.number, conn.node.address)]
-        lane.counts.reconnects += lane.was_connected
-        lane.was_connected = True
         lane.last_used = max(lane.last_used, now)
         if not lane.refusals:
             lane.trouble = None
@@ -284,7 +278,7 @@ class Connections(Lanes):
             self.wake(following)
         if phase is Phase.FRESH:
             return
-        if not conn.sent and conn.last_used < conn.opened_at and not any(lane.is_needed for lane in conn.lanes):
+        if not conn.sent and conn.last_used < lifetime.identified_at and not any(lane.is_needed for lane in conn.lanes):
             # The next publish opens another one: an idle producer needs no handshake every three seconds.
             self.drop(conn, ConnectionLostError("closed the idle connection"), now, is_fault=False)
             return
@@ -361,6 +355,142 @@ class Connections(Lanes):
         self.dirty[lane] = None
         if lane.is_needed:
             self.connect(lane, now)
+
+    # ------------------------------------------------------------ time, and silence
+
+    def watch(self, conn: ProducerConn, now: float) -> None:
+        """Look after a connection."""
+        if conn.step is ConnectionStep.OPENING:
+            self.slow(conn, now)
+        elif conn.sent:
+            self.look(conn, now)
+        else:
+            idle_at = max(conn.last_used, conn.since) + self._config.idle_timeout
+            if now < idle_at:
+                self.wake(idle_at)
+            elif not any(lane.is_needed for lane in conn.lanes):
+                self.drop(conn, ConnectionLostError("closed the idle connection"), now, is_fault=False)
+        if conn.step is ConnectionStep.OPEN and conn.leaving:
+            self.settle(conn, now)
+        if conn.step is ConnectionStep.OPEN:
+            self.renew(conn, now)
+
+    def look(self, conn: ProducerConn, now: float) -> None:
+        """Decide what follows from the silence of a connection over which answers are due."""
+        if conn.grace_until <= now:
+            text = f"{conn.node.address} answers over another connection, but not over this one"
+            self._leave_silent(conn, ResponseTimeoutError(text), now, is_fault=False)
+            return
+        begins = stalled_at(conn.since, conn.sent[0].size)
+        if now < begins:
+            self.wake(begins)
+            return
+        self.wake(min(now + _LOOK_EVERY, conn.grace_until))
+        silence = STALLED_AFTER + now - begins
+        reason = ResponseTimeoutError(
+            f"{conn.node.address} has answered no publish for {now - conn.since:.1f} s: closing its connection"
+        )
+        if conn.asks is not None:
+            if silence >= ASKED_EVERY:
+                self.drop(conn, reason, now)
+        elif silence >= OVERDUE_AFTER:
+            for request in conn.own():
+                self.end(request, reason)
+            for lane in self._leave_silent(conn, reason, now, is_fault=True):
+                self.pause(lane, now)  # a single publish tests whether the leader answers
+        else:
+            self._stalled(conn, now)
+            if silence >= DOUBTED_AFTER:
+                self._doubt(conn, reason, now)
+
+    def _leave_silent(self, conn: ProducerConn, reason: NsqError, now: float, *, is_fault: bool) -> list[Lane]:
+        """Close a connection, and report it; return the lanes that used it."""
+        lanes = [lane for lane in conn.lanes if lane.conn is conn]
+        self.actions.extend(Report("closing", lane, reason, conn) for lane in lanes)
+        self.drop(conn, reason, now, is_fault=is_fault)
+        return lanes
+
+    def _stalled(self, conn: ProducerConn, now: float) -> None:
+        """Prefer other partitions. The leader may be frozen, or wait for a frozen follower.
+
+        Publishes bound to this partition stay unanswered: all sent to the same live leader again, they would be stored
+        twice.
+        """
+        lanes = [lane for lane in conn.lanes if lane.conn is conn]
+        if conn.node.is_plain:
+            conn.nsqd.suspect(now)
+        for lane in lanes:
+            error = ResponseTimeoutError(f"{leader_name(lane)} has not answered for {STALLED_AFTER} s or more")
+            self.note(lane, error, now)
+            if now >= lane.probe_at:
+                lane.probe_at = now + FIRST_PROBE
+                self.actions.append(LookUp(lane.topic, "soon"))
+        if self._retries:
+            for lane in lanes:
+                self.move(lane, now)
+
+    def _doubt(self, conn: ProducerConn, reason: NsqError, now: float) -> None:
+        """Ask over another connection whether the leader answers, or just leave this one if nobody waits."""
+        conn.is_doubted = True
+        if not conn.awaited():
+            lanes = list(conn.lanes)
+            self.drop(conn, reason, now, is_fault=False)
+            for lane in lanes:
+                self.pause(lane, now)
+        elif (
+            self._retries
+            and conn.lifetime is None
+            and now >= conn.nsqd.ask_at
+            and not any(each.asks is conn for each in self.conns)
+        ):
+            conn.nsqd.ask_at = now + ASKED_EVERY
+            self._open(ProducerConn(conn.nsqd, conn.node, now, asks=conn), now)
+
+    def opened(self, conn: ProducerConn, now: float) -> list[PublishRequest]:
+        """Take that a connection is open. Return what to write to it at once, if it only asks."""
+        if conn.step is not ConnectionStep.OPENING:
+            return []
+        conn.step, conn.since = ConnectionStep.OPEN, now
+        conn.nsqd.is_suspect = False
+        silent = conn.asks
+        if silent is None:
+            self.start(conn, now)
+            return []
+        awaited = silent.awaited()
+        if silent.step is not ConnectionStep.OPEN or not silent.is_doubted or not awaited:
+            self.drop(conn, ConnectionLostError("the question is over"), now)
+            return []
+        request = min(awaited, key=lambda each: each.attempts)  # the oldest of these
+        lane: Lane = request.lane  # type: ignore[assignment]  # it was written
+        request.attempts += 1
+        request.maybe_stored = True
+        lane.counts.retries += 1
+        conn.sent.append(request)
+        conn.orphans[request] = lane
+        self.wake(now + ASKED_EVERY)
+        return [request]
+
+    def answered_elsewhere(self, conn: ProducerConn, silent: ProducerConn, *, works: bool, now: float) -> None:
+        """Take that nsqd has answered a question: if it works, the silent connection gets a moment."""
+        if works and silent.step is ConnectionStep.OPEN and silent.is_doubted:
+            silent.grace_until = now + ANSWER_GRACE
+            self.wake(silent.grace_until)
+        self.drop(conn, ConnectionLostError("the question is over"), now)
+
+    def slow(self, conn: ProducerConn, now: float) -> None:
+        """Move what may be published elsewhere while a connection is being opened for long."""
+        if not self._retries or conn.asks is not None or conn.replaces is not None:
+            return
+        if now < conn.since + STALLED_AFTER:
+            self.wake(conn.since + STALLED_AFTER)
+            return
+        conn.since = now
+        self.wake(now + STALLED_AFTER)
+        conn.nsqd.suspect(now)
+        error = ConnectError(f"{conn.node.address} could not be connected to for {STALLED_AFTER} s or more")
+        for lane in list(conn.lanes):
+            if lane.is_needed or lane.trouble is None:
+                self.trouble(lane, error, now)
 
 
 def another_leads(conn: ProducerConn) -> ConnectionLostError:

@@ -27,7 +27,16 @@ from nsq_ha.policy.plain_topology import explained
 from nsq_ha.policy.sharding import Key, hasher, partition_of
 from nsq_ha.producer.actions import Action, LookUp, Report
 from nsq_ha.producer.reasons import late, wrapped
-from nsq_ha.producer.state import FIRST_PROBE, Gate, Lane, NsqdHealth, ProducerConn, ProducerTopic, PublishRequest
+from nsq_ha.producer.state import (
+    FIRST_PROBE,
+    Gate,
+    Lane,
+    NsqdHealth,
+    ProducerConn,
+    ProducerTopic,
+    PublishCounts,
+    PublishRequest,
+)
 
 NEEDS_PARTITIONS: Final = (
     "key= and partition= need the partitioned server: plain nsqd has no partitions and no order. Publish without them"
@@ -44,6 +53,8 @@ class Lanes(ABC):
     Attributes:
         topics: The topics in use, by name.
         nsqds: The nsqds in use, by address.
+        conns: All connections that are open or being opened.
+        past: Counts of forgotten topics.
         pending: What has not ended, by its time limit: those of one limit end in their order.
         dirty: Lanes that may be written.
         finished: Requests that have ended.
@@ -57,6 +68,8 @@ class Lanes(ABC):
         self._hash = hasher(config.sharding)
         self.topics: dict[str, ProducerTopic] = {}
         self.nsqds: dict[str, NsqdHealth] = {}
+        self.conns: dict[ProducerConn, None] = {}
+        self.past = PublishCounts()
         self.pending: dict[float, dict[PublishRequest, None]] = {}
         self.dirty: dict[Lane, None] = {}
         self.finished: list[PublishRequest] = []

@@ -7,9 +7,9 @@ Inputs are method calls with the time. Outputs are four attributes that the owne
 * ``actions``: what else to do, see ``producer.actions``.
 * ``wake_at``: when to call :meth:`ProducerMachine.tick`.
 
-It is one object in five parts, each of which knows those before it: ``producer.lanes`` says where a publish goes and
-when it ends, ``producer.connections`` when a connection is opened and left, ``producer.silence`` what follows if no
-answer comes, ``producer.topics`` what follows from lookups. This module writes and takes answers.
+It is one object in three parts, each of which knows those before it: ``producer.lanes`` says where a publish goes and
+when it ends, ``producer.connections`` when a connection is opened and left, and what follows if no answer comes. This
+module writes, takes answers, and follows the lookups.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from typing import Final
 
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ServerError
 from nsq_ha.message import Receipt
+from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.liveness import PROMPT_REFUSAL, STALLED_AFTER
+from nsq_ha.policy.lookup_pace import partition_delay
 from nsq_ha.policy.permission import RENEWABLE, renews
-from nsq_ha.producer.actions import CloseConnection, Report
-from nsq_ha.producer.state import ConnectionStep, Lane, ProducerConn, PublishRequest
-from nsq_ha.producer.topics import Topics
+from nsq_ha.policy.topology import TopicView
+from nsq_ha.producer.actions import CloseConnection, ForgetTopic, KeysMove, Report
+from nsq_ha.producer.connections import Connections
+from nsq_ha.producer.reasons import unknown
+from nsq_ha.producer.state import ConnectionStep, Lane, ProducerConn, ProducerTopic, PublishRequest
 from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.refusals import FINAL, refuses_publish
 
@@ -34,11 +38,91 @@ _CHUNK: Final = 64
 _LARGE: Final = 64 * 1024
 """Bytes of a publish after which a write ends, so that a full socket has cut the last one of it."""
 
-_OPEN: Final = ConnectionStep.OPEN
+UNKNOWN_TOPIC_PATIENCE: Final = 3.0
+"""Seconds for which an unseen topic of a partitioned cluster may be unknown to all nsqlookupds before a publish fails:
+a second nsqlookupd learns of a new topic up to 3 s late. A plain nsqlookupd knows only the nsqds that have registered
+since it started, so there a publish waits until its own limit. An unknown topic that nobody publishes to any more is
+looked up for as long."""
 
 
-class ProducerMachine(Topics):
+class ProducerMachine(Connections):
     """The machine of one producer."""
+
+    # ------------------------------------------------------------ topics, and lookups
+
+    def topic(self, name: str, now: float) -> ProducerTopic:
+        """Return a topic that is published to from now on; :meth:`viewed` says what is known of it."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = ProducerTopic(name, now)
+            self.wake(now + UNKNOWN_TOPIC_PATIENCE)
+        return topic
+
+    def viewed(self, topic: ProducerTopic, view: TopicView, now: float) -> None:
+        """Take the newest view of a topic."""
+        topic.view, topic.names_partitions = view, view.partition_num > 0
+        self._count(topic, view, now)
+        for lane in topic.lanes.values():
+            if lane.number not in view.leaders:
+                lane.node = None  # missing is not gone: its connection stays in use
+        for number, node in view.leaders.items():
+            if number < view.partition_num:
+                self.lead(topic.lane(number), node, now)
+        self._route(topic)
+        self.wake(now)
+        if self._retries:
+            for lane in list(topic.lanes.values()):
+                if lane.trouble is not None:
+                    self.move(lane, now)
+        self.admit(topic, now)
+        self.look_up(topic)
+
+    def _count(self, topic: ProducerTopic, view: TopicView, now: float) -> None:
+        """Take the number of partitions in a view."""
+        if view.meta is None:
+            if not view.exists:  # a topic that is created again is a new one: nothing in it can be out of order
+                topic.count = PartitionCount()
+            return
+        topic.was_known = True
+        delay = partition_delay(self._config.lookup_interval) if view.meta.is_partitioned else 0.0
+        topic.count.found(view.meta.partition_num, now, delay)
+        if not topic.count.used:
+            topic.count.take(now)
+
+    def _route(self, topic: ProducerTopic) -> None:
+        """Find the partitions that publishes without a key may go to."""
+        view = topic.view
+        if view is None or view.meta is None:
+            topic.routes = []
+        else:
+            # Connections to nsqds of a plain cluster stay in use when no nsqlookupd lists one.
+            open_to = view.publishable or (view.known if view.is_plain else {})
+            topic.routes = [topic.lane(number) for number in sorted(open_to) if number < topic.count.used]
+            by_load = self._config.strategy == "least_loaded"
+            topic.by_load = by_load or (not view.meta.is_partitioned and len(topic.routes) > 1)
+        self.choose_path(topic)
+
+    def prepare(self, topic: ProducerTopic, now: float) -> list[Lane]:
+        """Connect to the leaders of all partitions, though nothing is published; none if they are not known yet.
+
+        The owner calls :meth:`prepared` when its caller waits no more.
+        """
+        view = topic.view
+        if view is None or not topic.names_partitions:
+            return []
+        # The nsqds of a plain cluster may have left for good.
+        is_partitioned = view.meta is None or view.meta.is_partitioned
+        lanes = [topic.lane(number) for number in (range(view.partition_num) if is_partitioned else view.publishable)]
+        for lane in lanes:
+            lane.callers += 1
+            self.connect(lane, now)
+        return lanes
+
+    def prepared(self, lanes: Sequence[Lane], now: float) -> None:
+        """Take that a caller of :meth:`prepare` waits no more."""
+        for lane in lanes:
+            lane.callers -= 1
+        self.wake(now)
 
     # ------------------------------------------------------------ writing
 
@@ -108,7 +192,7 @@ class ProducerMachine(Topics):
                     self._recovered(lane, request.sent_at, now)
             else:
                 self._answered(conn, request, OK, now)
-                if conn.step is not _OPEN:
+                if conn.step is not ConnectionStep.OPEN:
                     return
         conn.since, conn.is_read = now, True
         if conn.starved or conn.nsqd.failures or conn.is_doubted or conn.is_draining or conn.leaving or conn.asks:
@@ -117,12 +201,12 @@ class ProducerMachine(Topics):
     def answered(self, conn: ProducerConn, answers: Sequence[bytes | ServerError], now: float) -> None:
         """Take other answers."""
         for answer in answers:
-            if conn.step is not _OPEN:
+            if conn.step is not ConnectionStep.OPEN:
                 return
             conn.is_read = not (isinstance(answer, ServerError) and answer.code in FINAL)
             conn.since = now
             self._answered(conn, conn.sent.popleft(), answer, now)
-        if conn.step is _OPEN:
+        if conn.step is ConnectionStep.OPEN:
             last = answers[-1]
             self._after_answers(conn, now, works=not (isinstance(last, ServerError) and last.retriable))
 
@@ -155,8 +239,8 @@ class ProducerMachine(Topics):
                 self._let_go(lane, request, error)
             self.drop(conn, error, now)
             return
-        if not request.is_counted:  # else another nsqd has acknowledged it, too
-            request.is_counted = True
+        if request.receipts is None:  # else another nsqd has acknowledged it, too
+            request.receipts = receipts
             lane.counts.published += request.count
         elsewhere = request.conn
         if orphaned is None:
@@ -224,7 +308,63 @@ class ProducerMachine(Topics):
         self.expire(now)
         for conn in list(self.conns):
             self.watch(conn, now)
-        self.tend(now)
+        for topic in list(self.topics.values()):
+            self._tend(topic, now)
+
+    def _tend(self, topic: ProducerTopic, now: float) -> None:
+        """Look after what waits in a topic."""
+        if topic.count.is_pending:
+            before = topic.count.used
+            change = topic.count.take(now)
+            if change is not None and topic.view is not None and not topic.view.is_plain:
+                self.actions.append(KeysMove(topic, *change))
+            if topic.count.used != before:
+                self._route(topic)
+            self.wake(topic.count.due_at)
+        if topic.is_unknown:
+            self._fail_unknown(topic, now)
+        for lane in list(topic.lanes.values()):
+            if not lane.is_needed:
+                continue
+            if lane.conn is None:
+                self.connect(lane, now)
+            elif lane.paused_until > now:
+                self.wake(lane.paused_until)
+            else:
+                self.dirty[lane] = None
+        self.look_up(topic)
+        self._forget_unused(topic, now)
+
+    def _forget_unused(self, topic: ProducerTopic, now: float) -> None:
+        """Forget a topic that nobody has published to for long."""
+        idle = self._config.idle_timeout if topic.was_known else UNKNOWN_TOPIC_PATIENCE
+        unused_at = idle + max(topic.used_at, max((lane.last_used for lane in topic.lanes.values()), default=-math.inf))
+        if now < unused_at:
+            self.wake(unused_at)
+        elif topic.is_busy:
+            self.wake(now + idle)
+        else:
+            self._forget_topic(topic, now)
+
+    def _fail_unknown(self, topic: ProducerTopic, now: float) -> None:
+        """Fail what has waited for a topic that no nsqlookupd knows."""
+        for request in list(topic.waiting):
+            gives_up_at = request.deadline - request.limit + UNKNOWN_TOPIC_PATIENCE
+            if now < gives_up_at:
+                self.wake(gives_up_at)
+                break
+            self.end(request, unknown(topic))
+
+    def _forget_topic(self, topic: ProducerTopic, now: float) -> None:
+        del self.topics[topic.name]
+        self.past.add(topic.unsent)
+        for lane in topic.lanes.values():
+            self.past.add(lane.counts)
+            self.leave(lane, ConnectionLostError("closed the idle connection"), now)
+        for address, nsqd in list(self.nsqds.items()):
+            if nsqd.shared is None and not nsqd.unshared:
+                del self.nsqds[address]
+        self.actions.append(ForgetTopic(topic))
 
     # ------------------------------------------------------------ the end
 

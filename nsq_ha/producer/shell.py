@@ -34,12 +34,11 @@ from nsq_ha.producer.actions import (
     OpenConnection,
     Report,
 )
-from nsq_ha.producer.machine import ProducerMachine
+from nsq_ha.producer.machine import UNKNOWN_TOPIC_PATIENCE, ProducerMachine
 from nsq_ha.producer.reasons import unknown
-from nsq_ha.producer.reports import Reports
+from nsq_ha.producer.reports import repartitioned, report
 from nsq_ha.producer.requests import encode_run
 from nsq_ha.producer.state import ConnectionStep, Lane, ProducerConn, ProducerTopic, PublishRequest
-from nsq_ha.producer.topics import UNKNOWN_TOPIC_PATIENCE
 from nsq_ha.protocol.encoding import GATHERED_BYTES, encode_pub
 
 if TYPE_CHECKING:
@@ -84,7 +83,6 @@ class ProducerShell:
         self.is_closed: bool = False
         self._config = config
         self._lookups = lookups
-        self._reports = Reports(observer)
         self._limiter = ConnectLimiter()
         self._acts: dict[type[Action], Callable[..., object]] = {
             CheckChannels: self._check,
@@ -92,8 +90,8 @@ class ProducerShell:
             ForgetTopic: self._forget,
             LookUp: self._look_up,
             OpenConnection: self._open,
-            KeysMove: self._reports.repartitioned,
-            Report: self._reports.report,
+            KeysMove: repartitioned,
+            Report: lambda *facts: report(observer, Report(*facts)),
         }
         self._tasks: set[asyncio.Task[None]] = set()
         self._looked_up: dict[str, contextlib.ExitStack] = {}

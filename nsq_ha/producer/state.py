@@ -81,9 +81,8 @@ class PublishRequest(msgspec.Struct, eq=False, kw_only=True):
         attempts: How often it was written.
         sent_at: When it was written last.
         maybe_stored: Whether one of its attempts is in doubt.
-        is_counted: Whether an acknowledgement was counted.
         is_over: Whether it has ended for its caller.
-        receipts: One for each message, once it is stored.
+        receipts: One for each message, once a first nsqd has acknowledged it.
         error: Why it failed.
     """
 
@@ -108,7 +107,6 @@ class PublishRequest(msgspec.Struct, eq=False, kw_only=True):
     attempts: int = 0
     sent_at: float = 0.0
     maybe_stored: bool = False
-    is_counted: bool = False
     is_over: bool = False
     receipts: list[Receipt] | None = None
     error: Exception | None = None
@@ -202,7 +200,6 @@ class ProducerConn:
         sent: What was written, in the order of the answers.
         orphans: Those of them that were written again since, or stored elsewhere, with the lanes that they had.
         since: Since when it is silent, while something is unanswered; or since it is being opened, or was found slow.
-        opened_at: When it was opened.
         last_used: When it was written to last.
         is_doubted: Whether it has been silent for so long that nothing more is written.
         is_full: Whether the socket has no space.
@@ -216,7 +213,6 @@ class ProducerConn:
         renew_at: When to try again to replace it.
         asks: The silent connection because of which it asks whether nsqd answers. None for all others.
         grace_until: When it is closed, unless an answer comes.
-        refresh_at: When to look its topics up again.
     """
 
     nsqd: NsqdHealth
@@ -232,7 +228,6 @@ class ProducerConn:
     sent: deque[PublishRequest] = field(default_factory=deque)
     orphans: dict[PublishRequest, Lane] = field(default_factory=dict)
     starved: dict[Lane, None] = field(default_factory=dict)
-    opened_at: float = -math.inf
     last_used: float = -math.inf
     is_doubted: bool = False
     is_full: bool = False
@@ -243,7 +238,6 @@ class ProducerConn:
     successor: ProducerConn | None = None
     renew_at: float = -math.inf
     grace_until: float = math.inf
-    refresh_at: float = -math.inf
 
     def own(self) -> list[PublishRequest]:
         """Return what is unanswered here and was not written again, each once, in its order."""
@@ -282,17 +276,15 @@ class Lane:
         paused_until: Until when nothing is written.
         failures: Failures to find a leader in a row.
         retry_at: When to look for a leader again.
-        probe_at: When a publish may try it though others work.
+        probe_at: When a publish may try it though others work, or it is looked up again.
         trouble: Why publishing fails now. None if it may work.
         is_troubled: Whether something has failed since a publish was stored in time.
         outage: The same for the log, the events and the health.
-        shared: The receipts of a message that nothing distinguishes from others.
+        shared: The receipts of a message that nothing distinguishes from others; none if it never had a connection.
         callers: Number of those who wait for a connection.
         counts: Counts of its publishes.
         last_used: When it was written to last.
         is_used: Whether a connection was ever asked for.
-        was_connected: Whether it ever had a connection.
-        handle: The owner's.
     """
 
     topic: ProducerTopic
@@ -317,8 +309,6 @@ class Lane:
     is_troubled: bool = False
     is_checked: bool = False
     is_used: bool = False
-    was_connected: bool = False
-    handle: Any = None
 
     @property
     def name(self) -> str:
@@ -428,6 +418,14 @@ class ProducerTopic:
         """Whether no nsqlookupd of a partitioned cluster knows it, and none ever did."""
         view = self.view
         return view is not None and not (self.was_known or view.exists or view.is_plain)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a caller waits, an answer is due, or the number of its partitions is changing."""
+        return bool(self.waiting or self.gate or self.callers or self.count.is_pending) or any(
+            lane.is_needed or lane.keys or (lane.conn is not None and lane.conn.owes(lane))
+            for lane in self.lanes.values()
+        )
 
     def lane(self, number: int) -> Lane:
         """Return the lane of a partition."""

@@ -6,19 +6,11 @@ import pytest
 
 from nsq_ha import Producer
 from nsq_ha.errors import PublishError, TopicNotFoundError
-from nsq_ha.producer import topics as module
+from nsq_ha.producer import machine
 from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
-
-SOON = 0.2
-
-
-@pytest.fixture(autouse=True)
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FORGET_INTERVAL", SOON)
-    monkeypatch.setattr(module, "UNKNOWN_KEPT", SOON)
 
 
 def watched(producer: Producer) -> set[str]:
@@ -31,7 +23,7 @@ def tasks() -> list[str]:
 
 
 async def test_wrong_names_are_not_looked_up_for_ever(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "UNKNOWN_TOPIC_PATIENCE", 0.1)
+    monkeypatch.setattr(machine, "UNKNOWN_TOPIC_PATIENCE", 0.1)
     stage.lookupd.answer("/lookup", {"message": "Key not found"}, 404)
     async with stage.producer(lookup_interval=0.1) as producer:
         names = [f"wrong_{number}" for number in range(20)]
