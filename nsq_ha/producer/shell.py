@@ -8,22 +8,21 @@ ends the producer.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.base.resuming import detached, resume
+from nsq_ha.base.tasks import Tasks
 from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine import observe
 from nsq_ha.engine.connect_limiter import ConnectLimiter
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.loops import Alarm
-from nsq_ha.engine.waiting import is_foreign
-from nsq_ha.errors import ClosedError, ConnectionLostError, NoLeaderError, NsqError, ServerError
+from nsq_ha.errors import ClosedError, ConnectionLostError, NoLeaderError, NsqError
 from nsq_ha.producer.actions import (
     Action,
     CheckChannels,
@@ -42,6 +41,8 @@ from nsq_ha.producer.state import ConnectionStep, Lane, ProducerConn, ProducerTo
 from nsq_ha.protocol.encoding import GATHERED_BYTES, encode_pub
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Receipt
     from nsq_ha.options.config import ProducerConfig
@@ -93,9 +94,9 @@ class ProducerShell:
             KeysMove: repartitioned,
             Report: lambda *facts: report(observer, Report(*facts)),
         }
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._looked_up: dict[str, contextlib.ExitStack] = {}
-        self._change: asyncio.Future[None] | None = None
+        self._tasks = Tasks(log)
+        self._looked_up: dict[str, AbstractContextManager[None]] = {}
+        self._changed = asyncio.Event()
         self._alarm = Alarm(self._tick)
 
     # ------------------------------------------------------------ callers
@@ -149,6 +150,8 @@ class ProducerShell:
             topic.callers += 1
         try:
             while not self.is_closed:
+                self._changed.clear()
+                machine.wake(began + UNKNOWN_TOPIC_PATIENCE)
                 late = self.clock() - began >= UNKNOWN_TOPIC_PATIENCE
                 for topic in topics:
                     if topic not in lanes and (found := machine.prepare(topic, self.clock())):
@@ -159,9 +162,7 @@ class ProducerShell:
                 self.drain()
                 if len(lanes) == len(topics) and all(lane.conn for each in lanes.values() for lane in each):
                     return
-                left = began + UNKNOWN_TOPIC_PATIENCE - self.clock()
-                self._change = change = self._change or self.new_future()
-                await asyncio.wait({change}, timeout=left if left > 0 else None)
+                await self._changed.wait()
             raise ClosedError("the producer was closed")
         finally:
             for topic in topics:
@@ -198,15 +199,10 @@ class ProducerShell:
         finished, machine.finished = machine.finished, []
         for request in finished:
             _settle(request)
-        actions, machine.actions = machine.actions, []
-        for action in actions:
-            try:
-                self._acts[type(action)](*action)
-            except Exception as error:  # noqa: BLE001 - the others go on
-                report_unexpected(log, type(action).__name__, error)
-        change, self._change = self._change, None
-        if change is not None:
-            change.set_result(None)
+        while machine.actions:
+            action = machine.actions.pop(0)
+            self._acts[type(action)](*action)
+        self._changed.set()
         self.drain()
 
     def _write(self, lane: Lane, now: float) -> None:
@@ -222,21 +218,16 @@ class ProducerShell:
                     data = encode_run(topic, number, requests)
                 handle.write_publishes(data, len(requests))
             except Exception as error:  # noqa: BLE001 - what was taken but not written would never be answered
-                self._failed(conn, error)
+                report_unexpected(log, conn.node.address, error)
+                machine.drop(conn, ConnectionLostError(f"unexpected error while publishing: {error!r}"), now)
                 return
             if not handle.takes_more:
                 machine.full(conn, is_cut=handle.has_cut)
             if not lane.ready:
                 return
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = self.loop.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     def _open(self, conn: ProducerConn) -> None:
-        conn.handle = self._start(self._connect(conn), "nsq_ha producer connects")
+        conn.handle = self._tasks.start(self._connect(conn), "nsq_ha producer connects")
 
     @staticmethod
     def _close(conn: ProducerConn, reason: NsqError) -> None:
@@ -259,9 +250,10 @@ class ProducerShell:
         elif how == "if old":
             watch.refresh_if_old()
         elif how == "often":
-            self._looked_up.setdefault(topic.name, contextlib.ExitStack()).enter_context(watch.wanted())
-        elif stack := self._looked_up.pop(topic.name, None):
-            stack.close()
+            self._looked_up[topic.name] = watch.wanted()
+            self._looked_up[topic.name].__enter__()
+        elif topic.name in self._looked_up:
+            self._looked_up.pop(topic.name).__exit__(None, None, None)
 
     def _check(self, lane: Lane, conn: ProducerConn) -> None:
         watch = self.watches.get(lane.topic.name)
@@ -277,18 +269,21 @@ class ProducerShell:
                 await siblings.passed(lane.number, check)
             except NoLeaderError as error:
                 failed = error
-            self.machine.checked(lane, conn, failed, self.clock())
-            self.drain()
+            self._tell(self.machine.checked, lane, conn, failed)
 
-        self._start(passed(), "nsq_ha producer checks channels")
+        self._tasks.start(passed(), "nsq_ha producer checks channels")
 
     # ------------------------------------------------------------ connections
 
     async def _connect(self, conn: ProducerConn) -> None:
         """Open a connection, in its turn."""
+        machine = self.machine
         callbacks = Callbacks(
-            partial(self._lost, conn), answers=partial(self._answers, conn), stored=partial(self._stored, conn)
+            partial(self._lost, conn),
+            answers=partial(self._tell, machine.answered, conn),
+            stored=partial(self._stored, conn),
         )
+        failure: NsqError | None = ConnectionLostError("unexpected error while connecting")
         try:
             handle = await self._limiter.open(conn.node, lambda: Connection.open(self._config, conn.node, callbacks))
             if conn.step is ConnectionStep.CLOSED:
@@ -296,24 +291,21 @@ class ProducerShell:
                 return
             conn.handle, conn.lifetime = handle, handle.lifetime
             handle.on_resume(partial(self._resumed, conn))
-            for request in self.machine.opened(conn, self.clock()):
+            for request in machine.opened(conn, self.clock()):
                 lane: Any = request.lane
                 handle.write_publishes(encode_run(request.topic, lane.number_on_wire, [request]), 1)
-        except (Exception, asyncio.CancelledError) as error:
-            if conn.step is ConnectionStep.CLOSED or not is_foreign(error):
-                raise
-            self._failed(conn, error)
-        self.drain()
+            failure = None
+        except NsqError as error:
+            failure = error
+        finally:
+            if failure is not None:
+                machine.drop(conn, failure, self.clock())
+            self.drain()
 
-    def _failed(self, conn: ProducerConn, error: BaseException) -> None:
-        """End a connection, or the attempt to open it, after any error."""
-        if not isinstance(error, NsqError):
-            report_unexpected(log, conn.node.address, error)
-            error = ConnectionLostError(f"unexpected error while publishing: {error!r}")
-        if isinstance(conn.handle, Connection):
-            self.machine.drop(conn, error, self.clock())
-        else:
-            self.machine.closed(conn, error, self.clock())
+    def _tell(self, machine: Callable[..., object], *facts: object) -> None:
+        """Give the machine an input, and do what follows."""
+        machine(*facts, self.clock())
+        self.drain()
 
     def _stored(self, conn: ProducerConn, count: int) -> None:
         """Take answers that are all ``OK``; resume the callers, so that their next publishes leave in one write."""
@@ -345,15 +337,10 @@ class ProducerShell:
         finally:
             self.is_held = False
 
-    def _answers(self, conn: ProducerConn, answers: list[bytes | ServerError]) -> None:
-        self.machine.answered(conn, answers, self.clock())
-        self.drain()
-
     def _lost(self, conn: ProducerConn, error: NsqError) -> None:
         if isinstance(conn.handle, Connection):
             self._limiter.ended(conn.handle)
-        self.machine.closed(conn, error, self.clock())
-        self.drain()
+        self._tell(self.machine.closed, conn, error)
 
     def _resumed(self, conn: ProducerConn) -> None:
         self.machine.writable(conn)
@@ -388,6 +375,7 @@ class ProducerShell:
         except Exception as error:  # noqa: BLE001 - a later one may work
             report_unexpected(log, "the producer's clock", error)
             self.machine.wake(now + _AFTER_AN_ERROR)
+        self._changed.set()
         self.drain()
 
     # ------------------------------------------------------------ the end
@@ -399,11 +387,8 @@ class ProducerShell:
         self.is_closed = True
         self.drain()
         self._alarm.cancel()
-        for stack in self._looked_up.values():
-            stack.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._changed.set()
+        await self._tasks.close()
         for handle in handles:
             await handle.ended()
 
