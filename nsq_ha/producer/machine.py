@@ -24,6 +24,7 @@ from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.liveness import PROMPT_REFUSAL, STALLED_AFTER
 from nsq_ha.policy.lookup_pace import partition_delay
 from nsq_ha.policy.permission import RENEWABLE, renews
+from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.policy.topology import TopicView
 from nsq_ha.producer.actions import CloseConnection, ForgetTopic, KeysMove, Report
 from nsq_ha.producer.connections import Connections
@@ -41,8 +42,7 @@ _LARGE: Final = 64 * 1024
 UNKNOWN_TOPIC_PATIENCE: Final = 3.0
 """Seconds for which an unseen topic of a partitioned cluster may be unknown to all nsqlookupds before a publish fails:
 a second nsqlookupd learns of a new topic up to 3 s late. A plain nsqlookupd knows only the nsqds that have registered
-since it started, so there a publish waits until its own limit. An unknown topic that nobody publishes to any more is
-looked up for as long."""
+since it started, so there a publish waits until its own limit."""
 
 
 class ProducerMachine(Connections):
@@ -337,7 +337,8 @@ class ProducerMachine(Connections):
 
     def _forget_unused(self, topic: ProducerTopic, now: float) -> None:
         """Forget a topic that nobody has published to for long."""
-        idle = self._config.idle_timeout if topic.was_known else UNKNOWN_TOPIC_PATIENCE
+        # Of an unknown one health() tells for some time.
+        idle = self._config.idle_timeout if topic.was_known else 2 * FIRST_WARNING
         unused_at = idle + max(topic.used_at, max((lane.last_used for lane in topic.lanes.values()), default=-math.inf))
         if now < unused_at:
             self.wake(unused_at)

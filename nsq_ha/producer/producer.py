@@ -237,26 +237,28 @@ class Producer(SingleUseClient):
         shell = self._shell
         if shell is None or not self._is_open or get_running_loop() is not shell.loop:
             shell = self._check_open()
-        request: PublishRequest
         if (
-            trace_id is None
-            and partition is None
-            and headers is None
-            and tag is None
-            and defer is None
-            and not self._is_checked
-            and type(body) is bytes
-            and 0 < len(body) < self._largest
-            and (key is None or type(key) in KEY_TYPES)
+            trace_id is not None
+            or partition is not None
+            or headers is not None
+            or tag is not None
+            or defer is not None
+            or self._is_checked
+            or type(body) is not bytes
+            or not 0 < len(body) < self._largest
+            or (key is not None and type(key) not in KEY_TYPES)
         ):
-            request = PubRequest(topic=topic, size=len(body), limit=limit, body=body)
-            if key is not None:
-                request.key, request.keys = key, (lane_key(key),)
-        else:
             message = OutgoingMessage(body, key, partition, trace_id, headers, tag)
-            if observe.is_traced():
-                return await self._publish_traced(shell, topic, message, defer, limit)
-            request = self._checked_request(topic, message, defer, limit)
+            with observe.publishing(str(topic), (message,)) as span:
+                checked = self._checked_request(topic, message, defer, limit)
+                if span.headers and defer is None:
+                    checked.context, checked.needs_check = span.headers, True
+                receipts = await self._published(shell, checked)
+                span.returns(receipts)
+                return receipts[0]
+        request = PubRequest(topic=topic, size=len(body), limit=limit, body=body)
+        if key is not None:
+            request.key, request.keys = key, (lane_key(key),)
         if type(topic) is not str or topic not in shell.watches:
             shell.use(topic)
         # As _published, without another coroutine for each publish.
@@ -268,22 +270,10 @@ class Producer(SingleUseClient):
             elif not shell.is_due:
                 shell.drain_soon()
             receipt: Receipt = (await ticket)[0]
-        except BaseException:
-            shell.let_go(request)
-            raise
-        return receipt
-
-    async def _publish_traced(
-        self, shell: ProducerShell, topic: str, message: OutgoingMessage, defer: float | None, limit: float
-    ) -> Receipt:
-        """Publish one message in a span, whose context goes into its headers if the topic is extended."""
-        with observe.publishing(str(topic), (message,)) as span:
-            request = self._checked_request(topic, message, defer, limit)
-            if span.headers and defer is None:
-                request.context, request.needs_check = span.headers, True
-            receipts = await self._published(shell, request)
-            span.returns(receipts)
-            return receipts[0]
+            return receipt
+        finally:
+            if request.receipts is None:
+                shell.let_go(request)
 
     async def _published(self, shell: ProducerShell, request: PublishRequest) -> list[Receipt]:
         """Publish a request; return what the leader answers."""

@@ -24,6 +24,7 @@ def tasks() -> list[str]:
 
 async def test_wrong_names_are_not_looked_up_for_ever(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "UNKNOWN_TOPIC_PATIENCE", 0.1)
+    monkeypatch.setattr(machine, "FIRST_WARNING", 0.1)
     stage.lookupd.answer("/lookup", {"message": "Key not found"}, 404)
     async with stage.producer(lookup_interval=0.1) as producer:
         names = [f"wrong_{number}" for number in range(20)]

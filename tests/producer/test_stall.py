@@ -7,8 +7,8 @@ import pytest
 
 from nsq_ha import Producer, Receipt
 from nsq_ha.errors import PublishError, ResponseTimeoutError
-from nsq_ha.policy import liveness
 from nsq_ha.policy.liveness import STALLED_AFTER
+from nsq_ha.producer import connections
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import block, eventually, stop_process
@@ -172,7 +172,7 @@ async def test_a_leader_that_answers_one_by_one_keeps_what_it_has(stage: Stage, 
 
 @pytest.fixture
 def overdue_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "OVERDUE_AFTER", 2 * STALLED_AFTER)
+    monkeypatch.setattr(connections, "OVERDUE_AFTER", 2 * STALLED_AFTER)
 
 
 @pytest.mark.usefixtures("overdue_soon")
