@@ -12,7 +12,7 @@ from nsq_ha.base import unexpected
 from nsq_ha.consumer.connecting import Connecting
 from nsq_ha.consumer.machine import ConsumerMachine
 from nsq_ha.consumer.returns import Returns
-from nsq_ha.consumer.shell import ConsumerShell
+from nsq_ha.consumer.source import Source
 from nsq_ha.consumer.subscriptions import Subscriptions
 from nsq_ha.engine import connection, lookups, servers
 from nsq_ha.engine.lookupd import LookupClient
@@ -64,7 +64,7 @@ CONSUMER: Final[dict[str, tuple[object, str]]] = {
     "an open connection": (Subscriptions, "opened"),
     "subscribing": (connection.Connection, "subscribe"),
     "answering through a connection": (Connecting, "_attach"),
-    "receiving": (ConsumerShell, "arrived"),
+    "receiving": (Source, "arrived"),
     "arriving": (ConsumerMachine, "arrived"),
     "a subscribed connection": (Subscriptions, "subscribed"),
     "joining": (Returns, "opened"),

@@ -193,19 +193,13 @@ class Answering:
         if self.pause.records:
             conn.recorded.append(message)
 
-    def written(self, conn: Subscription, now: float, *, is_blocked: bool = False) -> list[bytes]:
-        """Return the ids to finish over a connection: their FINs are written now.
-
-        Args:
-            conn: The connection.
-            now: The time.
-            is_blocked: The event loop stood still, so that nsqd may have closed the connection.
-        """
+    def written(self, conn: Subscription, now: float) -> list[bytes]:
+        """Return the ids to finish over a connection: their FINs are written now."""
         fins, (deadline, taken_at) = conn.finished, conn.oldest
         conn.finished, conn.oldest = {}, NEVER
         ids = list(fins)
-        if is_blocked or now > deadline:
-            if now > deadline and now - taken_at > conn.msg_timeout:
+        if now > deadline:
+            if now - taken_at > conn.msg_timeout:
                 self.warn_of_long_work(conn.msg_timeout)
             for message_id, stamp in fins.items():
                 self.remember(conn.partition, message_id, stamp, now)

@@ -10,13 +10,12 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from time import thread_time
 from typing import Final
 
 from nsq_ha.base.clock import monotonic
-from nsq_ha.engine.loops import TO_READ, PerLoop
+from nsq_ha.engine.loops import Looks, looks
 from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.events import LoopBlocked
 from nsq_ha.policy.liveness import Blocks
@@ -64,28 +63,26 @@ class LoopClock:
         self._on_blocked = on_blocked
         self._ticked = monotonic()
         self.turned: float = self._ticked
-        self._ticks: _Ticks | None = None
+        self._looks: Looks | None = None
+        self._times = 0.0, _UNKNOWN
         self.suspect: str | None = None
 
     def start(self) -> None:
         """Start checking."""
         self._ticked = self.turned = monotonic()
-        self._ticks = _ticks.here()
-        self._ticks.add(self)
+        self._times = cpu_times()
+        self._looks = looks.here()
+        self._looks.add(self._tick, self._ticked + TICK)
 
     def stop(self) -> None:
         """Stop checking."""
-        if self._ticks is not None:
-            self._ticks.remove(self)
+        if self._looks is not None:
+            self._looks.remove(self._tick)
 
-    def tick(self, now: float, by_code: float, by_others: float) -> None:
-        """Check the time. The loop's timer calls this.
-
-        Args:
-            now: The time.
-            by_code: Seconds for which the loop's thread has run since the last check.
-            by_others: Seconds for which it has waited for a CPU since then (NaN if unknown).
-        """
+    def _tick(self, _: float) -> float:
+        """Check the time."""
+        now, before, self._times = monotonic(), self._times, cpu_times()
+        by_code, by_others = (time - earlier for time, earlier in zip(self._times, before, strict=True))
         blocked = self.blocked_for(now)
         self._ticked = now
         suspect, self.suspect = self.suspect, None
@@ -93,6 +90,7 @@ class LoopClock:
             self.turned = now  # else others must run before what was read is handed out
         else:
             self._on_blocked(blocked, suspect, 0.0 if by_code > _MOST * blocked else min(by_others, blocked))
+        return now + TICK
 
     def blocked_for(self, now: float) -> float:
         """Return for how many seconds the loop has been blocked; 0 if it probably was not."""
@@ -125,44 +123,6 @@ class LoopClock:
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
             self.turned = monotonic()
-
-
-class _Ticks:
-    """The timer of one event loop for all its clocks: 500 consumers with one each took 6 % of a core."""
-
-    def __init__(self) -> None:
-        self._clocks: dict[LoopClock, None] = {}
-        self._times = 0.0, _UNKNOWN
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, clock: LoopClock) -> None:
-        if self._timer is None:
-            self._times = cpu_times()
-            self._plan()
-        self._clocks[clock] = None
-
-    def remove(self, clock: LoopClock) -> None:
-        self._clocks.pop(clock, None)
-        if not self._clocks and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _plan(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
-
-    def _tick(self, *, has_read: bool = False) -> None:
-        loop, timer = asyncio.get_running_loop(), self._timer
-        if timer is not None and not has_read and loop.time() - timer.when() > TICK:
-            self._timer = loop.call_later(TO_READ, partial(self._tick, has_read=True))
-            return
-        now, before, self._times = monotonic(), self._times, cpu_times()
-        self._plan()
-        by_code, by_others = (time - earlier for time, earlier in zip(self._times, before, strict=True))
-        for clock in tuple(self._clocks):
-            clock.tick(now, by_code, by_others)
-
-
-_ticks: Final = PerLoop(_Ticks)
 
 
 def cpu_times() -> tuple[float, float]:

@@ -29,12 +29,11 @@ from nsq_ha.consumer.actions import (
     StopMessages,
     Unreadable,
 )
-from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.reports import ConsumerReports
 from nsq_ha.consumer.source import Source
 from nsq_ha.consumer.starting import Start
 from nsq_ha.engine.connect_limiter import ConnectLimiter
-from nsq_ha.engine.connection import Connection
+from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.waiting import is_foreign, uninterrupted
 from nsq_ha.errors import (
     ConnectError,
@@ -105,7 +104,7 @@ class Connecting:
         self._cutting: dict[Subscription, asyncio.Task[None]] = {}
         self._is_ended = False
         self._view: TopicView | None = None  # one that could not be looked at
-        self._acts: dict[type, Callable[[Any], object]] = {
+        shell.acts |= {
             Connect: self._begin,
             Disconnect: self._disconnect,
             StopMessages: lambda action: self.start(self._stop(action.conn), "stops messages"),
@@ -116,6 +115,7 @@ class Connecting:
             PartitionEvent: self.reports.report,
             Absent: self.reports.absent,
         }
+        shell.retry = self.ticks
         self._looking: contextlib.AbstractContextManager[None] | None = None
 
     async def stay(self) -> None:
@@ -139,7 +139,7 @@ class Connecting:
         """Take what the nsqlookupds say."""
         if not view.exists:
             for partition in self._shell.machine.partitions.values():
-                self._receiver(partition).start.forget()
+                self._start_of(partition).forget()
         self._view = None
         try:
             self._subscriptions.viewed(view, monotonic())
@@ -153,15 +153,7 @@ class Connecting:
         if self._view is not None:
             self.viewed(self._view)
 
-    def refused(self, partition: ReadPartition, error: ServerError, nsqd: str) -> None:
-        """Report an error that answers no request."""
-        self.reports.of(partition).refused(error, nsqd)
-
     # ------------------------------------------------------------ what the machine wants
-
-    def act(self, action: object) -> None:
-        """Do what the machine wants."""
-        self._acts[type(action)](action)
 
     def _begin(self, action: Connect) -> None:
         self._attempts[action.conn] = self.start(self._attempt(action.conn), "connects")
@@ -246,7 +238,13 @@ class Connecting:
         interval = heartbeats.interval
         if interval != config.heartbeat_interval:
             config = dataclasses.replace(config, heartbeat_interval=interval)
-        callbacks = self._receiver(conn.partition).callbacks(conn, partial(self._lost, conn))
+        skipping = skipping_of(config.skip_header, config.ext_filter)
+        conn.source = source = Source(
+            self._shell, conn, self._watch.topic, self._channel, node.address, self._start_of(conn.partition), skipping
+        )
+        callbacks = Callbacks(
+            partial(self._lost, conn), messages=source.arrived, refusals=source.refused, damaged=source.damaged
+        )
         try:
             return await self._limiter.open(
                 node, lambda: Connection.open(config, node, callbacks, extend_support=meta.extend_support)
@@ -259,7 +257,7 @@ class Connecting:
 
     async def _subscribe(self, conn: Subscription, connection: Connection, node: Node) -> None:
         """Subscribe; messages arrive with the connection's source."""
-        start = self._receiver(conn.partition).start
+        start = self._start_of(conn.partition)
         async with self._limiter.slots(node):
             position = await start.prepare(node, is_ordered=conn.is_ordered)
         conn.may_repeat |= start.is_set
@@ -277,7 +275,7 @@ class Connecting:
 
     def _attach(self, conn: Subscription, connection: Connection) -> None:
         """Answer over ``connection`` what arrives over it."""
-        identity, nsqd = connection.identity, connection.node.address
+        identity = connection.identity
         conn.opened(
             monotonic(),
             msg_timeout=identity.msg_timeout / 1000,
@@ -285,7 +283,6 @@ class Connecting:
             max_ready=identity.max_rdy_count,
         )
         conn.handle, conn.repeats_ready = connection, identity.counts_ready_down
-        conn.source = Source(self._shell, conn, self._watch.topic, self._channel, nsqd)
 
     async def _send_sub(self, connection: Connection, conn: Subscription, start: str | None) -> None:
         meta, topic, number = conn.meta, self._watch.topic, conn.partition.number
@@ -298,19 +295,12 @@ class Connecting:
         layout = layout_for(detail=meta.is_partitioned, ext=meta.is_partitioned and meta.extend_support)
         await connection.subscribe(command, conn.source, layout)
 
-    def _receiver(self, partition: ReadPartition) -> Receiver:
-        """Return what the connections of a partition share."""
+    def _start_of(self, partition: ReadPartition) -> Start:
+        """Return where the connections of a partition start to read."""
         if partition.handle is None:
-            watch, number, config = self._watch, partition.number, self._config
-            partition.handle = Receiver(
-                watch.topic,
-                watch.name_of(number),
-                Start(watch, self._channel, number, config),
-                self._shell,
-                skipping_of(config.skip_header, config.ext_filter),
-            )
-        receiver: Receiver = partition.handle
-        return receiver
+            partition.handle = Start(self._watch, self._channel, partition.number, self._config)
+        start: Start = partition.handle
+        return start
 
     def _lost(self, conn: Subscription, error: NsqError) -> None:
         """Take the end of a connection; one that is not subscribed yet fails its attempt."""

@@ -143,7 +143,7 @@ class Consumer(SingleUseClient):
         shell, watch = self._shell, self._watch
         self._partitions = partitions = Partitions(watch, self.channel, self.config, shell.machine)
         connecting = Connecting(watch, self.channel, self.config, shell, partitions.why_not)
-        shell.connecting = self._connecting = connecting
+        self._connecting = connecting
         watch.listen(self._view_changed)
         if watch.view is not None:
             self._view_changed(watch.view)

@@ -1,4 +1,6 @@
-"""Log the failures of handlers: one of each kind with its traceback, then fewer and fewer lines, which count the rest.
+"""What is told of failed messages.
+
+Failures of handlers are logged: one of each kind with its traceback, then fewer and fewer lines, which count the rest.
 
 The invariant: a handler that fails thousands of times a second fills no log.
 """
@@ -6,7 +8,9 @@ The invariant: a handler that fails thousands of times a second fills no log.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+import sys
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.policy.timing import Rarely
 
@@ -19,6 +23,25 @@ log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 MOST_KINDS: Final = 100
 """Kinds of failures that are told apart; beyond that the oldest one is forgotten, and logged in full again."""
+
+cause: ContextVar[BaseException | None] = ContextVar("nsq_ha cause of a requeue", default=None)
+"""What a thread handled while it requeued a message, for the event loop."""
+
+
+def take_cause() -> BaseException | None:
+    """Return the exception that the application handles while it requeues a message, perhaps in a thread.
+
+    None if it handles none. Tasks that start after this do not inherit it.
+    """
+    found = sys.exception() or cause.get()
+    cause.set(None)
+    return found
+
+
+def facts(message: Message) -> dict[str, Any]:
+    """Return the fields that the events about single messages share."""
+    names = ("topic", "partition", "nsqd", "internal_id", "trace_id", "attempts")
+    return {name: getattr(message, name) for name in names} | {"channel": message.source.channel}
 
 
 class FailureLog:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.threads import HandlerThreads, is_async
-from nsq_ha.consumer.failures import FailureLog
+from nsq_ha.consumer.failures import FailureLog, facts, take_cause
 from nsq_ha.consumer.inflight import conn_of
-from nsq_ha.consumer.source import facts, take_cause
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
 from nsq_ha.engine.engine import Lookups
@@ -32,10 +31,10 @@ from nsq_ha.policy.redelivery import MOST_REMEMBERED
 from nsq_ha.policy.timing import FewLines
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from nsq_ha.base.identity import MessageIdentity
-    from nsq_ha.consumer.source import SourceShell
+    from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.policy.topology import TopicView
 
@@ -261,7 +260,8 @@ class GivingUp:
     Args:
         config: The consumer's options.
         publisher: Publishes given-up messages.
-        shell: Has the messages.
+        machine: Has the messages.
+        give_back: Requeues one that has not failed.
         observer: The consumer's.
 
     Attributes:
@@ -272,12 +272,14 @@ class GivingUp:
         self,
         config: ConsumerConfig,
         publisher: GiveUpPublisher,
-        shell: SourceShell,
+        machine: ConsumerMachine,
+        give_back: Callable[[Message, str], None],
         observer: Observer = SILENT,
     ) -> None:
         self._config = config
         self._publisher = publisher
-        self._shell = shell
+        self._machine = machine
+        self._give_back = give_back
         self._observer = observer
         self.given_up: int = 0
         self._busy: set[asyncio.Task[Any] | None] = set()
@@ -313,7 +315,7 @@ class GivingUp:
         self._failures.failed(message, error, monotonic())
         if message.answered:
             return
-        self._shell.machine.failed(message, monotonic())
+        self._machine.failed(message, monotonic())
         await self._failed(message, error, None)
 
     async def unreadable(self, message: Message, error: BodyError, delay: float) -> None:
@@ -323,7 +325,7 @@ class GivingUp:
         """
         if (more := self._unreadable.take(monotonic())) is not None:
             log.warning("not handing out %r: %r%s", message, error, more, exc_info=error)
-        self._shell.machine.forget_test(message, monotonic())
+        self._machine.forget_test(message, monotonic())
         await self._failed(message, error, delay)
 
     async def _failed(self, message: Message, error: BaseException, delay: float | None) -> None:
@@ -335,7 +337,7 @@ class GivingUp:
             await self._give_up(message, Failure.of("failed", error))
         except asyncio.CancelledError:
             if not message.answered:
-                self._shell.give_back(message, _CANCELLED)
+                self._give_back(message, _CANCELLED)
             raise
 
     def gives_up(self, message: Message) -> bool:
@@ -348,7 +350,7 @@ class GivingUp:
             self._remember(message, why)
             return False
         # A copy, since the end of the caller's block must not finish this one while it is given up.
-        again = self._shell.machine.reopened(message)
+        again = self._machine.reopened(message)
         self._log_last(message)
         task = asyncio.create_task(self._give_up_apart(again, why), name=f"nsq_ha gives up {message!r}")
         self._tasks.add(task)
@@ -401,13 +403,13 @@ class GivingUp:
             await self._give_up(message, why)
         except asyncio.CancelledError:
             if not message.answered and not conn_of(message).is_returned_at_end:
-                self._shell.give_back(message, _CANCELLED)
+                self._give_back(message, _CANCELLED)
             raise
 
     async def _give_up(self, message: Message, why: Failure | None) -> None:
         task = asyncio.current_task()
         self._busy.add(task)
-        self._shell.machine.begin_give_up(message, monotonic())
+        self._machine.begin_give_up(message, monotonic())
         try:
             await self._apply(message, why)
         except (Exception, asyncio.CancelledError) as error:  # the application's function may raise anything

@@ -10,21 +10,21 @@ import contextlib
 import logging
 import math
 import random
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.resuming import complete
 from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.consumer.answers import FinishedCopy, HasFailed, Said
 from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
+from nsq_ha.consumer.failures import facts
 from nsq_ha.consumer.giving_up import GiveUpPublisher, GivingUp
 from nsq_ha.consumer.inflight import Stage, WriteFinish, WriteReady, WriteTouch
 from nsq_ha.consumer.machine import ConsumerMachine, Flooded
 from nsq_ha.consumer.pause import Paused
-from nsq_ha.consumer.source import facts, warn_of_no_effect
 from nsq_ha.engine import observe
-from nsq_ha.engine.loops import TO_READ
+from nsq_ha.engine.loops import Alarm
 from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.events import BackoffChanged, FinishedAgain
@@ -34,25 +34,11 @@ from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_ready, enco
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nsq_ha.consumer.inflight import Command, ReadPartition, Subscription
-    from nsq_ha.errors import ServerError
+    from nsq_ha.consumer.inflight import Command, Subscription
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
-
-
-class ConnectionOwner(Protocol):
-    """What the shell needs of ``consumer.connecting``, which needs it."""
-
-    def act(self, action: object) -> None:
-        """Do what the machine wants."""
-
-    def ticks(self) -> None:
-        """Look again at what could not be looked at."""
-
-    def refused(self, partition: ReadPartition, error: ServerError, nsqd: str) -> None:
-        """Report an error that answers no request."""
 
 
 class ConsumerShell:
@@ -78,7 +64,8 @@ class ConsumerShell:
         is_watched: Somebody waits for answers.
         is_due: What the machine wants will be done in this turn.
         failure: An error that retrying cannot fix. None if there is none.
-        connecting: Its connections. None before the lookups are started.
+        acts: What to do for each type of the machine's actions; those about connections are added at the start.
+        retry: Takes again what could not be taken.
         on_pause: Called after a failure that matters: others keep messages that were handed out to nobody yet.
     """
 
@@ -91,23 +78,30 @@ class ConsumerShell:
         self.machine: ConsumerMachine = ConsumerMachine(config, random.random, monotonic(), topic)
         self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, observer)
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
-        self.giving_up: GivingUp = GivingUp(config, publisher, self, observer)
+        self.giving_up: GivingUp = GivingUp(config, publisher, self.machine, self.give_back, observer)
         self.busy: set[asyncio.Task[object]] = set()
         self.closing: asyncio.Event = asyncio.Event()
         self.changed: asyncio.Event = asyncio.Event()
         self.is_watched: bool = False
         self.is_due: bool = False
         self.failure: NsqError | None = None
-        self.connecting: ConnectionOwner | None = None
+        self.acts: dict[type, Callable[[Any], object]] = {
+            Said: lambda said: log.log(
+                logging.WARNING if said.is_warning else logging.DEBUG, "%s: %s", self.name, said.text
+            ),
+            FinishedCopy: self._was_finished,
+            HasFailed: self._has_failed,
+            Flooded: self._was_flooded,
+            Paused: self._paused,
+        }
+        self.retry: Callable[[], None] = lambda: None
         self.on_pause: set[Callable[[], None]] = set()
         self.is_open: bool = False  # started, and neither closing nor refused
         self._observer = observer
         self.loop: asyncio.AbstractEventLoop | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
-        self._finished_again = FewLines()  # after a connection is lost, there may be a thousand
-        self._floods = FewLines()
+        self._alarm = Alarm(self._tick)
+        self._lines: defaultdict[str, FewLines] = defaultdict(FewLines)
         self._pauses = Rarely()
         self._is_pause_logged = False
 
@@ -132,27 +126,6 @@ class ConsumerShell:
         if self.closing.is_set():
             raise ClosedError("the consumer is closed")
         return self.loop
-
-    # ------------------------------------------------------------ what connections report
-
-    def arrived(self, conn: Subscription, messages: list[Message]) -> None:
-        """Take the messages of one read."""
-        now, machine = monotonic(), self.machine
-        sent_at = self.clock.arrival(now)
-        if self.is_due:
-            self.drain()  # what was answered before
-        self.is_due = True  # answers from here on leave together, below
-        try:
-            machine.arrived(conn, messages, sent_at, now)
-            messages.clear()  # else their bodies would stay in memory until the next read
-            if sent_at != now:  # answer heartbeats first
-                self.wake()
-            elif machine.queue:
-                self._wake_now()
-        finally:
-            self.drain()
-        if conn.repeats_ready and conn.ready and conn.handle is not None:
-            conn.handle.write(encode_ready(conn.ready))
 
     def refused(self, error: NsqError) -> None:
         """Record an error that retrying cannot fix; the application's next call raises it."""
@@ -191,7 +164,16 @@ class ConsumerShell:
         """
         if self.machine.is_closed and not self.machine.is_given_up(message):
             advice = ". Answer messages before the consumer closes, or raise close_timeout"
-            warn_of_no_effect(message, answer, "the consumer has closed", advice)
+            self.warn_of_no_effect(message, answer, "the consumer has closed", advice)
+
+    @staticmethod
+    def warn_of_no_effect(message: Message, answer: str, why: str, advice: str = "") -> None:
+        """Warn about an answer that comes too late. nsqd replies to no answer, so the call cannot fail."""
+        log.warning("%r: %s() has no effect: %s, and nsqd delivers the message again%s", message, answer, why, advice)
+
+    def may_log(self, what: str) -> str | None:
+        """Return what to append to a line of which there may be thousands. None if it is one too many."""
+        return self._lines[what].take(monotonic())
 
     @contextlib.contextmanager
     def running(self, handlers: int) -> Iterator[None]:
@@ -252,7 +234,7 @@ class ConsumerShell:
                 waiter.set_result(None)
         self.changed.set()
 
-    def _wake_now(self) -> None:
+    def wake_now(self) -> None:
         """Resume the only task that waits inside this call if no task is running; else resume all in the next turn."""
         waiters = self._waiters
         if not waiters:
@@ -294,18 +276,15 @@ class ConsumerShell:
             actions = machine.actions[:]
             machine.actions.clear()
             for action in actions:
-                try:
-                    self._act(action, now)
-                except Exception as error:  # noqa: BLE001 - the others go on
-                    report_unexpected(log, f"{self.name}, {type(action).__name__}", error)
+                self.acts[type(action)](action)
             self.changed.set()
         if machine.wakes:
             machine.wakes = False
             self.wake()
         elif self.is_watched:
             self.changed.set()
-        if (wake_at := machine.wake_at) != self._timer_at:
-            self._plan(wake_at, now)
+        if (wake_at := machine.wake_at) != self._alarm.at:
+            self._plan(wake_at)
 
     def _write(self, conn: Subscription, now: float) -> None:
         parts = []
@@ -313,7 +292,7 @@ class ConsumerShell:
             parts = [self.encoded(conn, command) for command in conn.commands]
             conn.commands.clear()
         if conn.finished:
-            parts.append(encode_fins(self.machine.written(conn, now, is_blocked=bool(self.clock.blocked_for(now)))))
+            parts.append(encode_fins(self.machine.written(conn, now)))
         if conn.handle is not None:
             conn.handle.write_now(parts[0] if len(parts) == 1 else b"".join(parts))
         if conn.stage is Stage.DRAINING:
@@ -329,25 +308,19 @@ class ConsumerShell:
             return encode_fin(command.message_id)
         return encode_req(command.message_id, round(command.delay * 1000))
 
-    def _act(self, action: object, now: float) -> None:
-        if isinstance(action, Said):
-            log.log(logging.WARNING if action.is_warning else logging.DEBUG, "%s: %s", self.name, action.text)
-        elif isinstance(action, FinishedCopy):
-            self._was_finished(action.message, now)
-        elif isinstance(action, HasFailed):
-            if not action.message.answered:
-                action.message.requeue()
-        elif isinstance(action, Flooded):
-            if (more := self._floods.take(now)) is not None:
-                log.warning("%s: closing the connection: %s%s", action.conn.handle.name, action.reason, more)
-            action.conn.handle.abort(action.reason)
-        elif isinstance(action, Paused):
-            self._paused(action, now)
-        elif self.connecting is not None:
-            self.connecting.act(action)
+    def _has_failed(self, action: HasFailed) -> None:
+        if not action.message.answered:
+            action.message.requeue()
 
-    def _was_finished(self, copy: Message, now: float) -> None:
-        if (more := self._finished_again.take(now)) is not None:
+    def _was_flooded(self, action: Flooded) -> None:
+        connection = action.conn.handle
+        if (more := self.may_log("flood")) is not None:
+            log.warning("%s: closing the connection: %s%s", connection.name, action.reason, more)
+        connection.abort(action.reason)
+
+    def _was_finished(self, action: FinishedCopy) -> None:
+        copy = action.message
+        if (more := self.may_log("finished again")) is not None:  # after a connection is lost, there may be a thousand
             log.info(
                 "%r was handled before, but its FIN was without effect: finishing this copy unhandled%s", copy, more
             )
@@ -355,7 +328,7 @@ class ConsumerShell:
         if observe.watched.is_any:
             observe.finished(copy.topic, copy)
 
-    def _paused(self, change: Paused, now: float) -> None:
+    def _paused(self, change: Paused) -> None:
         if change.state != "ended":
             for pause in self.on_pause:
                 pause()
@@ -364,7 +337,7 @@ class ConsumerShell:
             self._observer.event(
                 BackoffChanged(topic=topic, channel=channel, state=change.state, seconds=change.seconds)
             )
-        if change.state == "paused" and (missed := self._pauses.take(now)) is not None:
+        if change.state == "paused" and (missed := self._pauses.take(monotonic())) is not None:
             self._is_pause_logged = True
             log.warning(
                 "%s: handlers fail: asking for no messages for %.1f s, then for one as a test (%d in a row failed%s)",
@@ -382,25 +355,15 @@ class ConsumerShell:
                 change.failures,
             )
 
-    def _plan(self, wake_at: float, now: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_at = wake_at
-        if wake_at != math.inf and self.loop is not None and not self.machine.is_closed:
-            self._timer = self.loop.call_later(max(wake_at - now, 0.0), self._tick)
+    def _plan(self, wake_at: float) -> None:
+        if wake_at == math.inf or self.machine.is_closed:
+            self._alarm.cancel()
+        elif self.loop is not None:
+            self._alarm.set(wake_at)
 
-    def _tick(self, *, has_read: bool = False) -> None:
-        now = monotonic()
-        if now - self._timer_at > TICK and not has_read and self.loop is not None:
-            # The process stood still: what has arrived meanwhile comes first.
-            self._timer = self.loop.call_later(TO_READ, partial(self._tick, has_read=True))
-            return
-        now = max(now, self._timer_at)  # timers may fire a tick of the clock early
-        self._timer, self._timer_at = None, math.inf
+    def _tick(self, now: float) -> None:
         try:
-            if self.connecting is not None:
-                self.connecting.ticks()
+            self.retry()
             self.machine.tick(now, is_awaited=self.is_awaited)
         except Exception as error:  # noqa: BLE001 - a later one may work
             report_unexpected(log, f"the clock of {self.name}", error)
@@ -422,6 +385,4 @@ class ConsumerShell:
         """Forget all messages: their answers come too late from now on."""
         self.clock.stop()
         self.machine.is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()

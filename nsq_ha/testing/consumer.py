@@ -215,7 +215,7 @@ class FakeConsumer(Consumer):
         wanted = [message for message in messages if not self._is_skipped(message)]
         self._latest.update((message.id, message) for message in wanted)
         for number in dict.fromkeys(message.partition for message in wanted):
-            self._shell.arrived(self._conns[number], [each for each in wanted if each.partition == number])
+            self._conns[number].source.arrived([each for each in wanted if each.partition == number])
 
     def _is_skipped(self, message: Message) -> bool:
         """Finish a message that the options skip, and return whether they do."""
