@@ -39,7 +39,7 @@ class Messages(Recipient):
     def __init__(self, hands: Hands, *, is_handler: bool = False) -> None:
         super().__init__(is_handler=is_handler)
         self._hands = hands
-        self._take = hands.shell.machine.take
+        self._take, self._queue = hands.shell.machine.take, hands.shell.machine.queue
         self._clock = hands.shell.clock
 
     def __aiter__(self) -> Self:
@@ -48,27 +48,25 @@ class Messages(Recipient):
 
     def take_now(self) -> Message | None:
         """Return the next message. None if there is none, or it needs time."""
-        now = monotonic()
-        if now - self._clock.turned > LONGEST_RUN or self._hands.needs_time():
+        hands, now = self._hands, monotonic()
+        if not self._queue or now - self._clock.turned > LONGEST_RUN:
+            return None
+        first = self._queue[0]
+        if first.attempts >= hands.checked_from or (first.ext is not None and hands.expands and MARK in first.ext):
             return None
         return self._take(self, now)
 
     async def __anext__(self) -> Message:
         """Hand out the next message, see :meth:`nsq_ha.Consumer.__anext__`."""
-        hands, clock = self._hands, self._clock
-        while True:
-            now = monotonic()
-            if now - clock.turned > LONGEST_RUN and hands.shell.machine.queue:
-                await clock.let_others_run()
-                now = monotonic()
-            message = self._take(self, now)
+        while (message := self.take_now()) is None:
+            if self._queue:
+                await self._clock.let_others_run()
+                message = self._take(self, monotonic())
             if message is None:
-                await hands.next_arrival(self)
-            elif (
-                message.attempts < hands.checked_from
-                and (message.ext is None or not hands.expands or MARK not in message.ext)
-            ) or await hands.may_be_handled(message):
+                await self._hands.arrival(self)
+            elif await self._hands.may_be_handled(message):
                 return message
+        return message
 
 
 class Hands:
@@ -151,14 +149,6 @@ class Hands:
 
     # ------------------------------------------------------------ what iterators ask
 
-    def needs_time(self) -> bool:
-        """Return whether the next message must be looked at before it is handed out."""
-        queue = self.shell.machine.queue
-        if not queue:
-            return True
-        ext = queue[0].ext
-        return queue[0].attempts >= self.checked_from or (self.expands and ext is not None and MARK in ext)
-
     def is_exhausted(self) -> bool:
         """Return whether no message will come until one is answered."""
         machine = self.shell.machine
@@ -166,8 +156,8 @@ class Hands:
             return True
         return not machine.queue and machine.flow.is_full
 
-    async def next_arrival(self, taker: Recipient) -> None:
-        """Wait until there may be a message.
+    def arrival(self, taker: Recipient) -> asyncio.Future[None]:
+        """Return a future that completes when there may be a message; then check again. Cancelling it loses nothing.
 
         Raises:
             StopAsyncIteration: The consumer was closed.
@@ -187,8 +177,9 @@ class Hands:
             machine.flow.hold(now, is_held=False)
         if not machine.queue:
             machine.flow.emptied(now)
-        shell.due_if_any(now)
-        await shell.arrival()
+        if not shell.is_due and (machine.dirty or machine.flow.wake_at <= now):
+            shell.due()
+        return shell.arrival()
 
     async def may_be_handled(self, message: Message) -> bool:
         """Return whether to hand out a message; if not, it is answered or will be redelivered."""

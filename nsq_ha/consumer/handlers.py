@@ -21,7 +21,7 @@ from nsq_ha.consumer.handing import Hands, Messages
 from nsq_ha.consumer.inflight import conn_of
 from nsq_ha.engine import observe
 from nsq_ha.engine.waiting import is_foreign
-from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
+from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.message import Message, State
 from nsq_ha.options.checks import is_number, is_whole, shown
 from nsq_ha.options.values import check_takes_one
@@ -67,10 +67,6 @@ def check_handler(handler: object, option: str = "handler") -> None:
     check_takes_one(handler, f"{option} must take one argument, the message")
 
 
-class _EndError(Exception):
-    """Ends the workers, since a handler has raised what is no ``Exception``."""
-
-
 class Handling:
     """Runs one handler over the messages of a consumer.
 
@@ -98,7 +94,7 @@ class Handling:
         self._seconds = 0.0
         self._threads = HandlerThreads(1)
         self._context = contextvars.copy_context()
-        self._is_failing = False
+        self._workers: set[asyncio.Task[Any]] = set()
         self._ended_by: BaseException | None = None
         self._is_warned = False
 
@@ -124,67 +120,56 @@ class Handling:
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):
                     self._begin_worker(group, taking)
-        except BaseExceptionGroup as errors:
             if self._ended_by is not None:
-                raise self._ended_by from None
-            ours = errors.subgroup(NsqError)
-            if ours is not None:
-                raise _first(ours) from None
-            raise
+                raise self._ended_by
         finally:
             self._threads.close()
             if self._count:
-                self._handled()
+                self._report()
 
     def _begin_worker(self, group: asyncio.TaskGroup, taking: asyncio.Lock | None) -> None:
-        group.create_task(self._work_or_end(group, taking), context=self._context.copy())
+        self._workers.add(group.create_task(self._work_or_end(group, taking), context=self._context.copy()))
 
     async def _work_or_end(self, group: asyncio.TaskGroup, taking: asyncio.Lock | None) -> None:
-        """Work, and keep what is no ``Exception`` for :meth:`run`.
+        """Work; an error ends all workers at once, and :meth:`run` raises it.
 
-        A SystemExit that leaves a task ends the event loop, with the consumer open.
+        A SystemExit that left a task would end the event loop, with the consumer open.
         """
+        worker: asyncio.Task[Any] | None = asyncio.current_task()
+        assert worker is not None  # noqa: S101 - for the type
         try:
-            await self._work(taking)
+            await self._work(worker, taking)
+            self._begin_worker(group, taking)
         except StopAsyncIteration:
             return
-        except (Exception, asyncio.CancelledError):
+        except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - run() raises it
-            self._ended_by = error
-            raise _EndError from None
-        self._begin_worker(group, taking)
+            self._ended_by = self._ended_by or error
+            for each in self._workers - {worker}:
+                each.cancel()
+        finally:
+            self._workers.discard(worker)
 
     def _is_clean(self) -> bool:
         """Return whether no handler has changed the context variables of the running worker."""
-        try:
-            return contextvars.copy_context() == self._context
-        except Exception:  # noqa: BLE001 - the values are the application's, and compared
-            return False
+        now, before = contextvars.copy_context(), self._context
+        # Not `==`: the values are the application's.
+        return len(now) == len(before) and (not before or all(now.get(key) is each for key, each in before.items()))
 
-    async def _work(self, taking: asyncio.Lock | None) -> None:
+    async def _work(self, worker: asyncio.Task[Any], taking: asyncio.Lock | None) -> None:
         """Handle messages until one changed the context variables, of which the next one must see nothing.
 
         Raises:
             StopAsyncIteration: There are no more messages.
             NsqError: The iterator over messages raised it.
         """
-        worker = asyncio.current_task()
-        if worker is None:
-            raise LocalProtocolError("internal error: a handler must be called by a task")
         self._ended = monotonic()
-        while self._is_clean() or self._is_failing:
+        while self._is_clean():
             # If another worker takes a message or waits for one, wait for the lock.
-            is_free = taking is None or not (taking.locked() or self._is_failing)
-            message = self._messages.take_now() if is_free else None
+            message = None if taking is not None and taking.locked() else self._messages.take_now()
             if message is None:
-                try:
-                    message = await (anext(self._messages) if taking is None else self._take(taking))
-                except StopAsyncIteration:
-                    raise
-                except BaseException:
-                    self._is_failing = True
-                    raise
+                message = await (anext(self._messages) if taking is None else self._take(taking))
                 self._ended = monotonic()
             if taking is None or not conn_of(message).is_ordered:
                 await self._handle(message, worker)
@@ -193,11 +178,9 @@ class Handling:
 
     async def _take(self, taking: asyncio.Lock) -> Message:
         async with taking:
-            if self._is_failing:  # the task group cancels the other workers one turn later
-                raise StopAsyncIteration
             return await anext(self._messages)
 
-    async def _handle_in_order(self, message: Message, worker: asyncio.Task[object]) -> None:
+    async def _handle_in_order(self, message: Message, worker: asyncio.Task[Any]) -> None:
         partition = message.partition
         if partition in self._parked:
             self._parked[partition].append(message)
@@ -213,7 +196,7 @@ class Handling:
             for unseen in reversed(parked):
                 self._shell.take_back(unseen, "the handler of its partition was cancelled")
 
-    async def _handle(self, message: Message, worker: asyncio.Task[object]) -> None:
+    async def _handle(self, message: Message, worker: asyncio.Task[Any]) -> None:
         self._busy.add(worker)
         began = self._ended  # set just now: the previous handler ended, or the message was taken
         try:
@@ -225,22 +208,14 @@ class Handling:
                 self._seconds += now - began
                 self._count += 1
                 if self._seconds > _LONG or self._count >= _MANY:
-                    self._report(began)
-        except asyncio.CancelledError as error:
-            if not is_foreign(error):
-                self._shell.take_back(message, "its handler was cancelled")
-                raise
-            # Nobody cancelled the worker: the handler awaited something that somebody else cancelled.
-            await self._giving_up.failed(message, error)
-        except Exception as error:  # noqa: BLE001 - whatever the application raises
-            await self._giving_up.failed(message, error)
+                    if now - began > _LONG and self._shell.clock.blocked_for(now):
+                        self._shell.clock.suspect = self._name
+                    self._report()
         except BaseException as error:
-            self._is_failing = True
-            # Else nsqd would deliver the message to this consumer again.
-            self._shell.machine.flow.hold(self._ended, is_held=True)
-            if not message.answered:
-                self._shell.give_back(message, f"its handler raised {type(error).__name__}")
-            raise
+            if not is_foreign(error):
+                self._left(message, error)
+                raise
+            await self._giving_up.failed(message, error)
         else:
             if not message.answered:
                 if outcome is False:
@@ -249,16 +224,21 @@ class Handling:
         finally:
             self._busy.discard(worker)
 
+    def _left(self, message: Message, error: BaseException) -> None:
+        """Return a message whose handler was cancelled, or has ended :meth:`run`: that is no failed attempt."""
+        if isinstance(error, asyncio.CancelledError):
+            self._shell.take_back(message, "its handler was cancelled")
+            return
+        # Else nsqd would deliver the message to this consumer again.
+        self._shell.machine.flow.hold(self._ended, is_held=True)
+        if not message.answered:
+            self._shell.give_back(message, f"its handler raised {type(error).__name__}")
+
     async def _call(self, message: Message) -> object:
         """Call a handler that is watched, or is a plain function."""
         with observe.processing((message,)) if _watched.is_any else contextlib.nullcontext():
-            if self._is_async:
-                return await self._handler(message)  # type: ignore[misc]
-            return await self._call_in_thread(message)
-
-    async def _call_in_thread(self, message: Message) -> object:
-        outcome = await self._threads.call(self._handler, message)
-        return await outcome if inspect.isawaitable(outcome) else outcome
+            outcome = self._handler(message) if self._is_async else await self._threads.call(self._handler, message)
+            return await outcome if inspect.isawaitable(outcome) else outcome
 
     def _warn_of_false(self, message: Message) -> None:
         if self._is_warned:
@@ -272,21 +252,10 @@ class Handling:
             self._name,
         )
 
-    def _report(self, began: float) -> None:
-        clock = self._shell.clock
-        if self._ended - began > _LONG and clock.blocked_for(self._ended):
-            clock.suspect = self._name
-        self._handled()
-
-    def _handled(self) -> None:
+    def _report(self) -> None:
         self._shell.machine.flow.handled(self._count, self._seconds, self._ended)
         self._shell.due()
         self._count, self._seconds = 0, 0.0
-
-
-def _first(errors: BaseExceptionGroup[NsqError]) -> NsqError:
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 MOST_MESSAGES: Final = 1_000_000
@@ -421,7 +390,7 @@ class Batches(AsyncIterator[Batch]):
                     taken.append(await anext(messages))
         except (TimeoutError, StopAsyncIteration, NsqError):  # the next call raises the last two again
             return
-        except BaseException:
+        except asyncio.CancelledError:
             for message in reversed(taken):
                 self._hands.shell.take_back(message, _WHY)
             raise

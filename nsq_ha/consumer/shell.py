@@ -79,7 +79,7 @@ class ConsumerShell:
         self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, observer)
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
         self.giving_up: GivingUp = GivingUp(config, publisher, self.machine, self.give_back, observer)
-        self.busy: set[asyncio.Task[object]] = set()
+        self.busy: set[asyncio.Task[Any]] = set()
         self.closing: asyncio.Event = asyncio.Event()
         self.changed: asyncio.Event = asyncio.Event()
         self.is_watched: bool = False
@@ -219,7 +219,7 @@ class ConsumerShell:
         return any(not waiter.done() for waiter in self._waiters)
 
     def arrival(self) -> asyncio.Future[None]:
-        """Return a future that completes when there may be a message; then check again. Cancelling it loses nothing."""
+        """Return a future that completes when there may be a message."""
         if self._waiters:  # remove cancelled ones; otherwise they would pile up while nothing arrives
             self._waiters = [waiter for waiter in self._waiters if not waiter.done()]
         waiter = asyncio.get_running_loop().create_future()
@@ -253,11 +253,6 @@ class ConsumerShell:
         if not self.is_due and self.loop is not None:
             self.is_due = True
             self.loop.call_soon(self.drain)
-
-    def due_if_any(self, now: float) -> None:
-        """Do what the machine wants in this turn, if there is anything."""
-        if self.machine.dirty or self.machine.flow.wake_at <= now:
-            self.due()
 
     def drain(self) -> None:
         """Do what the machine wants."""

@@ -184,7 +184,7 @@ async def test_without_tls_the_error_says_what_to_give() -> None:
 async def test_messages_of_another_partition_end_a_connection_that_was_positioned_by_sub(stage: Stage) -> None:
     async with stage.consumer() as consumer:
         peer = await stage.nsqd.subscriber()
-        partitions_of(consumer)[0].handle.start.is_checked = True
+        partitions_of(consumer)[0].handle.is_checked = True
         peer.message(b"foreign", message_id(2, partition=1))
         again = await stage.nsqd.subscriber(1)
         again.message(b"ours", message_id(3))
