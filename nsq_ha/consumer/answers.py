@@ -20,7 +20,8 @@ from nsq_ha.consumer.inflight import (
     stamp_of,
 )
 from nsq_ha.message import State
-from nsq_ha.policy.redelivery import Finished, OrderedRequeue, requeue_delay
+from nsq_ha.policy.redelivery import Finished, requeue_delay
+from nsq_ha.policy.touching import gap
 
 if TYPE_CHECKING:
     from collections import deque
@@ -51,16 +52,6 @@ class HasFailed(NamedTuple):
     message: Message
 
 
-class Deferred:
-    """A requeued message that waits here for its REQ."""
-
-    __slots__ = ("policy", "until")
-
-    def __init__(self, until: float, policy: OrderedRequeue | None) -> None:
-        self.until: float = until
-        self.policy: OrderedRequeue | None = policy
-
-
 class Answering:
     """The messages of one consumer that somebody has, and their answers.
 
@@ -75,7 +66,7 @@ class Answering:
         queue: The messages that wait, the oldest first; some may be stale until :meth:`settle`.
         pause: Pauses after failures.
         finished_before: Messages whose FIN may have been without effect.
-        deferred: Requeued messages that wait here for their REQ.
+        deferred: Requeued messages that wait here, until when, and when to look at them.
         dirty: Connections that have something to write.
         actions: What to report or to do.
         wakes: A message may be taken now.
@@ -94,7 +85,7 @@ class Answering:
         self.queue: deque[Message] = queue
         self.pause: Pause = pause
         self.finished_before: Finished = Finished()
-        self.deferred: dict[Message, Deferred] = {}
+        self.deferred: dict[Message, tuple[float, float]] = {}
         self.dirty: dict[Subscription, None] = {}
         self.actions: list[NamedTuple] = []
         self.wakes: bool = False
@@ -173,9 +164,10 @@ class Answering:
             message.state = State.GIVING_UP
         self.forget_test(message, now)
 
-    def is_handled(self, message: Message) -> bool:
-        """Return whether a handler has a message."""
-        return taker_of(message).is_handler
+    @staticmethod
+    def is_held(message: Message) -> bool:
+        """Return whether a message certainly gets an answer."""
+        return message.state is State.GIVING_UP or (message.state is State.HANDED_OUT and taker_of(message).is_handler)
 
     # ------------------------------------------------------------ answers
 
@@ -280,16 +272,16 @@ class Answering:
             delay = requeue_delay(self.config, message.attempts, is_ordered=conn.is_ordered)
         again.state = State.REQUEUED
         if conn.is_ordered and delay > 0:
-            policy = OrderedRequeue(
-                now, delay, conn.arrived_at, msg_timeout=conn.msg_timeout, max_msg_timeout=conn.max_msg_timeout
-            )
-            self.deferred[again] = Deferred(now, policy)
+            # Leave time for the REQ to arrive. Touch it at once, since handling may have used nearly all of its time.
+            until = conn.arrival_of(again) + conn.max_msg_timeout - 2 * gap(None, conn.msg_timeout)
+            self.deferred[again] = min(now + delay, until), now
             self.tick_deferred(now)
         else:
-            self._write_requeue(again, delay, given)
+            self.write_requeue(again, delay, given)
         return True
 
-    def _write_requeue(self, message: Message, delay: float, given: float | None) -> None:
+    def write_requeue(self, message: Message, delay: float, given: float | None) -> None:
+        """Write the REQ of a message."""
         conn = conn_of(message)
         if conn.may_repeat:
             conn.answered_first(message, is_finished=False)
@@ -321,21 +313,19 @@ class Answering:
 
     def tick_deferred(self, now: float) -> None:
         """Look at the messages that wait for their REQ."""
-        for message, waits in tuple(self.deferred.items()):
-            if now < waits.until:
+        for message, (until, due_at) in tuple(self.deferred.items()):
+            if now < due_at:
                 continue
-            if waits.policy is None:
-                del self.deferred[message]
+            if now < until:
+                self.touch(message, now)
+                self.deferred[message] = until, min(now + 2 * gap(None, conn_of(message).msg_timeout), until)
+                continue
+            del self.deferred[message]
+            if message.answered:
+                self.write_requeue(message, 0.0, None)
+            else:  # its block was cancelled
                 message.state = State.HANDED_OUT
                 self.actions.append(HasFailed(message))
-                continue
-            look = waits.policy.look(now)
-            if look.is_over:
-                del self.deferred[message]
-                self._write_requeue(message, 0.0, None)
-            else:
-                waits.until = look.again_at
-                self.touch(message, now)
 
     # ------------------------------------------------------------ warnings
 
@@ -371,16 +361,3 @@ def taker_of(message: Message) -> Recipient:
     """Return who got a message that is handed out."""
     taker: Recipient = message.taker  # type: ignore[assignment]  # nothing else is the taker of one
     return taker
-
-
-def give_back(answers: Answering, message: Message, why: str) -> None:
-    """Requeue an unanswered message without delay, whatever its state."""
-    conn = conn_of(message)
-    answers.has_stale |= message.state is State.QUEUED
-    message.answered, message.returned = True, why
-    conn.partition.orphans.pop(message.id, None)
-    if conn.messages.get(message.id) is message:
-        message.state = State.REQUEUED
-        answers._write_requeue(message, 0.0, 0.0)  # noqa: SLF001 - one unit
-    else:
-        message.state = State.ORPHANED

@@ -277,7 +277,6 @@ class Connecting:
         """Answer over ``connection`` what arrives over it."""
         identity = connection.identity
         conn.opened(
-            monotonic(),
             msg_timeout=identity.msg_timeout / 1000,
             max_msg_timeout=identity.max_msg_timeout / 1000,
             max_ready=identity.max_rdy_count,

@@ -57,6 +57,7 @@ class Flow:
         msg_timeout: The shortest of all connections, in seconds.
         rate: The turns of the messages, by ``max_rate``. None without a limit.
         limited_seconds: How long messages have waited for their turns, while nothing else held them up.
+        taken: Number of messages that were handed out.
         is_held: Nothing is asked for.
         check_at: When the next message is handed out after this, call :meth:`handed_out`.
     """
@@ -79,6 +80,7 @@ class Flow:
         self.msg_timeout: float = 60.0
         self.rate: MaxRate | None = None if config.max_rate is None else MaxRate(config.max_rate, now)
         self.limited_seconds: float = 0.0
+        self.taken: int = 0
         self.check_at: float = -math.inf
         self._partitions = partitions
         self._queue = queue
@@ -98,7 +100,6 @@ class Flow:
         self._share_at = self._look_at = self._ask_at = math.inf
         self._waits_since = 0.0
         self._count, self._count_at = 0, -math.inf
-        self._arrived = 0  # without those that left the queue unhandled
         self._window: tuple[float, int] | None = None  # since when, and what was handed out before
 
     @property
@@ -160,15 +161,14 @@ class Flow:
         self._window = None
         self.joined(now)
 
-    def arrived(self, count: int, body_bytes: int, now: float) -> None:
-        """Record ``count`` messages before they are queued, and the size of one body."""
+    def arrived(self, body_bytes: int, now: float) -> None:
+        """Record that messages arrived, and the size of one body."""
         if self._is_resting:
             self._is_resting, self._look_at = False, now + LOOK_INTERVAL
         if self._window is None:
-            self._window = now, self._arrived - len(self._queue)
+            self._window = now, self.taken
         elif not self.handlers:
             self._measure(now, in_hand=1)
-        self._arrived += count
         if self._fitting != self.max_in_flight or body_bytes * self._fitting > self.max_bytes:
             self.seen(body_bytes, now)
 
@@ -180,10 +180,6 @@ class Flow:
         if fitting < self._fitting or fitting == self.max_in_flight or fitting >= self._fitting * _WORTH_A_RAISE:
             self._fit()
             self.due(now)
-
-    def dropped(self, count: int) -> None:
-        """Record that ``count`` messages left the queue unhandled."""
-        self._arrived -= count
 
     def emptied(self, now: float) -> None:
         """Record that the queue is empty and a task waits for messages."""
@@ -298,7 +294,7 @@ class Flow:
         began, taken_before = self._window
         if not self._is_limited and now - began < _WINDOW:
             return
-        done = self._arrived - len(self._queue) - taken_before - in_hand
+        done = self.taken - taken_before - in_hand
         if done > 0:
             self._window = now, taken_before + done
             self.speed.took(done, now - began)

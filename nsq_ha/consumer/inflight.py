@@ -12,7 +12,6 @@ import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.message import Message, State
-from nsq_ha.policy.overrun import Granted
 from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.redelivery import SentFins
 from nsq_ha.policy.timing import Outage
@@ -224,8 +223,6 @@ class Subscription:
         commands: Other commands to write before them.
         fins: The FINs that were written lately.
         adopted: Ids that an orphan of a lost connection will answer.
-        repeats: Deliveries of what is in flight already, in one message timeout.
-        repeats_since: When that began.
         is_open: Answers can be sent.
         is_reading: RDY may be sent.
         is_rejecting: What still arrives is requeued.
@@ -234,11 +231,10 @@ class Subscription:
         max_msg_timeout: Seconds after a delivery at which it requeues even a touched message.
         repeats_ready: nsqd counts RDY down, so it is sent again with each read.
         ready: The RDY sent last.
-        granted: What nsqd may deliver.
+        most: The largest RDY so far.
         delivered: Number of messages delivered.
         peak: The most messages in flight since the last look.
         touched_at: When a message was last touched.
-        arrived_at: When the last message arrived.
         may_repeat: The first message may come a second time, see :meth:`without_repeat`.
     """
 
@@ -272,8 +268,6 @@ class Subscription:
         self.commands: list[Command] = []
         self.fins: SentFins = SentFins()
         self.adopted: set[bytes] = set()
-        self.repeats: int = 0
-        self.repeats_since: float = 0.0
         self.is_open: bool = False
         self.is_reading: bool = False
         self.is_rejecting: bool = False
@@ -282,20 +276,18 @@ class Subscription:
         self.max_msg_timeout: float = 900.0
         self.repeats_ready: bool = False
         self.ready: int = 0
-        self.granted: Granted = Granted(0.0, 60.0)
+        self.most: int = 0
         self.delivered: int = 0
         self.peak: int = 0
         self.touched_at: float = 0.0
-        self.arrived_at: float = 0.0
         self.may_repeat: bool = is_ordered
         self._first: tuple[bytes, Stamp, int] | None = None
         self._is_first_finished = False
 
-    def opened(self, now: float, *, msg_timeout: float, max_msg_timeout: float, max_ready: int) -> None:
+    def opened(self, *, msg_timeout: float, max_msg_timeout: float, max_ready: int) -> None:
         """Record what IDENTIFY has settled; messages may arrive from now on."""
         self.msg_timeout, self.max_msg_timeout = msg_timeout, max_msg_timeout
         self.max_ready = 1 if self.is_ordered else max_ready
-        self.granted = Granted(now, msg_timeout)
         self.is_open = True
 
     def is_outstanding(self, now: float) -> bool:
@@ -335,14 +327,8 @@ class Subscription:
     def set_ready(self, count: int) -> None:
         """Ask for ``count`` messages."""
         self.ready = count
-        self.granted.grant(count)
+        self.most = max(self.most, count)
         self.commands.append(WriteReady(count))
-
-    def repeated(self, count: int, now: float) -> None:
-        """Record that nsqd delivered again what is in flight, which it may once in each message timeout."""
-        if now - self.repeats_since > self.msg_timeout:
-            self.repeats, self.repeats_since = 0, now
-        self.repeats += count
 
     # -- the first message of an ordered channel, or after a start position
 

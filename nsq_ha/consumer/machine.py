@@ -31,9 +31,8 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.consumer.answers import give_back
 from nsq_ha.consumer.flow import Flow
-from nsq_ha.consumer.inflight import WriteRequeue, conn_of, stamp_of
+from nsq_ha.consumer.inflight import IN_TIME, WriteRequeue, conn_of, stamp_of
 from nsq_ha.consumer.pause import WHY, Pause
 from nsq_ha.consumer.returns import Returns
 from nsq_ha.consumer.subscriptions import Subscriptions
@@ -49,6 +48,12 @@ if TYPE_CHECKING:
 
 _QUEUED: Final = State.QUEUED
 _HANDED_OUT: Final = State.HANDED_OUT
+
+_LEAST_MARGIN: Final = 16
+"""Number of messages above the granted ones that is always tolerated."""
+
+MARGIN_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of bodies beyond ``max_in_flight_bytes`` that are on their way when RDY is lowered: more than sockets hold."""
 
 
 class Flooded(NamedTuple):
@@ -82,10 +87,8 @@ class ConsumerMachine(Returns):
         self.is_run: bool = False
         self._is_over = False  # more messages are in flight than may be with handlers
         self._has_paused = False
-        self._is_gated = False  # what is handed out next must be asked for
-        self._expire_at = self._looked_at = -math.inf
+        self._looked_at = -math.inf
         self._turn_at, self._turn_since = math.inf, 0.0
-        self._gate()
 
     # ------------------------------------------------------------ arrival
 
@@ -105,79 +108,70 @@ class ConsumerMachine(Returns):
         if conn.may_repeat and not (messages := conn.without_repeat(messages)):
             self.dirty[conn] = None
             return
-        count, queue = len(messages), self.queue
-        in_flight = len(conn.messages) + conn.repeats
+        count, queue, held = len(messages), self.queue, conn.messages
         conn.delivered += count
         conn.partition.counts.delivered += count
-        if queue and now > queue[0].deadline and now >= self._expire_at:
+        if queue and now > queue[0].deadline:
             self._expire(now)
-        messages = self._keep(conn, messages, conn.deadline_from(sent_at), now)
-        if in_flight + count > conn.granted.ready and self._floods(conn, in_flight, count, messages, now):
-            return
-        conn.peak = max(conn.peak, len(conn.messages))
+        messages = self._kept(conn, messages, sent_at + IN_TIME * conn.msg_timeout, now)
+        conn.peak = max(conn.peak, len(held))
+        if len(held) > conn.ready:  # else no more than ``max_in_flight`` are in flight
+            self._weigh()
+            self._end_flood(conn, now)
         if not messages:
             return
-        self.flow.arrived(len(messages), len(messages[-1].body), now)
+        self.flow.arrived(len(messages[-1].body), now)
         queue.extend(messages)
-        self._weigh(now)
         if self.pause.is_blocking:
             self._return_waiting(now)
 
-    def _keep(self, conn: Subscription, messages: list[Message], deadline: float, now: float) -> list[Message]:
+    def _kept(self, conn: Subscription, messages: list[Message], deadline: float, now: float) -> list[Message]:
         """Keep the messages of one read in flight; return those that are to be handed out."""
-        partition = conn.partition
-        if conn.is_ordered or self.finished_before or partition.orphans or partition.replaced:
-            messages = self._unknown(conn, messages, deadline, now)
-        held = conn.messages
-        again: list[Message] = []
+        partition, held = conn.partition, conn.messages
+        is_doubtful = conn.is_ordered or self.finished_before.known or partition.orphans or partition.replaced
+        kept: list[Message] = []
         for message in messages:
             message.deadline = deadline
-            if held.setdefault(message.id, message) is not message:
-                again.append(message)
-        if again:
-            conn.repeated(len(again), now)
-            dropped = {id(message) for message in again if not self._takes_the_place(conn, message, now)}
-            messages = [message for message in messages if id(message) not in dropped]
-        return messages
-
-    def _floods(self, conn: Subscription, before: int, count: int, messages: list[Message], now: float) -> bool:
-        """Return whether these messages are more than requested, by number or by size."""
-        granted, in_flight = conn.granted, before + count
-        is_flood = (in_flight > granted.ceiling and granted.is_overrun(now, before, in_flight)) or (
-            granted.is_outweighed(now, before, in_flight, sum(len(message.body) for message in messages))
-        )
-        if is_flood:
-            reason = RemoteProtocolError(
-                f"{conn.source.nsqd} ignores RDY: {in_flight} messages are in flight, RDY is {granted.ready} and was"
-                f" {granted.most} at most"
-            )
-            self.actions.append(Flooded(conn, reason))
-        return is_flood
-
-    def _weigh(self, now: float) -> None:
-        """Look whether more is in flight than may be with handlers and tasks at once: RDY may have moved."""
-        if 0 < self.flow.max_in_flight < self.flow.counted(now):
-            self._is_over = self._is_gated = True
-
-    def _unknown(self, conn: Subscription, messages: list[Message], deadline: float, now: float) -> list[Message]:
-        """Return the messages without those that were finished before, or whose handlers still run."""
-        unknown: list[Message] = []
-        partition = conn.partition
-        conn.arrived_at = now
-        for message in messages:
-            stamp = stamp_of(message)
-            if conn.is_ordered and conn.fins.arrived(message.id, stamp, message.attempts, now):
-                self.remember(partition, message.id, stamp, now)
-            if self._is_adopted(conn, message, deadline):
+            if is_doubtful and self._is_known(conn, message, now):
                 continue
-            if self.finished_before.claim(partition.number, message.id, stamp, now):
-                message.deadline = deadline
-                self.finish_again(conn, message)
-            else:
-                unknown.append(message)
-        return unknown
+            before = held.get(message.id)
+            if before is None or self._takes_the_place(conn, before, message, now):
+                held[message.id] = message
+                kept.append(message)
+        return kept
 
-    def _is_adopted(self, conn: Subscription, message: Message, deadline: float) -> bool:
+    def _end_flood(self, conn: Subscription, now: float) -> None:
+        """End a connection over which clearly more comes than RDY allows, by number or by size.
+
+        What nsqd has timed out does not count, since it may send as much again.
+        """
+        held, most = [message for message in conn.messages.values() if now <= message.deadline], conn.most
+        is_number_allowed = len(held) <= most + max(_LEAST_MARGIN, most // 4)
+        if is_number_allowed and sum(len(message.body) for message in held) <= self.flow.max_bytes + MARGIN_BYTES:
+            return
+        reason = RemoteProtocolError(
+            f"{conn.source.nsqd} ignores RDY: {len(held)} messages are in flight, RDY is {conn.ready} and was"
+            f" {most} at most"
+        )
+        self.actions.append(Flooded(conn, reason))
+
+    def _weigh(self) -> None:
+        """Look whether more is in flight than may be with handlers and tasks at once: RDY may have moved."""
+        self._is_over = self._is_over or 0 < self.flow.max_in_flight < self.flow.in_flight
+
+    def _is_known(self, conn: Subscription, message: Message, now: float) -> bool:
+        """Return whether a message was finished before, or somebody has it who certainly answers it."""
+        partition, stamp = conn.partition, stamp_of(message)
+        if conn.is_ordered and conn.fins.arrived(message.id, stamp, message.attempts, now):
+            self.remember(partition, message.id, stamp, now)
+        if self._is_adopted(conn, message):
+            return True
+        if not self.finished_before.claim(partition.number, message.id, stamp, now):
+            return False
+        self.finish_again(conn, message)
+        return True
+
+    def _is_adopted(self, conn: Subscription, message: Message) -> bool:
         """Let the answer to a message of a lost or replaced connection be the answer to its copy on this one.
 
         Returns:
@@ -189,37 +183,29 @@ class ConsumerMachine(Returns):
             del partition.orphans[message.id]
         else:
             others = [other for each in partition.replaced if (other := each.messages.get(message.id)) is not None]
-            orphan = next((each for each in others if each.is_copy_of(message) and self._is_held(each)), None)
+            orphan = next((each for each in others if each.is_copy_of(message) and self.is_held(each)), None)
             if orphan is None:
                 return False
             state = orphan.state
             del conn_of(orphan).messages[orphan.id]
             partition.counts.timed_out += 1
-        orphan.source, orphan.state, orphan.deadline, orphan.arrived_at = conn.source, state, deadline, 0.0
+        orphan.source, orphan.state, orphan.deadline, orphan.arrived_at = conn.source, state, message.deadline, 0.0
         conn.messages[orphan.id] = orphan
         conn.adopted.add(orphan.id)
         return True
 
-    def _is_held(self, message: Message) -> bool:
-        """Return whether a message certainly gets an answer."""
-        return message.state is State.GIVING_UP or (message.state is _HANDED_OUT and self.is_handled(message))
-
-    def _takes_the_place(self, conn: Subscription, message: Message, now: float) -> bool:
+    def _takes_the_place(self, conn: Subscription, before: Message, message: Message, now: float) -> bool:
         """Record that nsqd uses an id again that is in flight here; return whether to queue the later delivery."""
-        before = conn.messages[message.id]
         conn.partition.counts.timed_out += 1
-        waits = before.state is _QUEUED or (before.state is _HANDED_OUT and not self.is_handled(before))
-        if not waits and message.is_copy_of(before):
+        if (self.is_held(before) or before.state is State.REQUEUED) and message.is_copy_of(before):
             is_late = now > before.deadline  # else nsqd repeats it by itself, as after a change of the leader
             before.deadline = message.deadline  # its answer answers this one, too
             if is_late and before.state is _HANDED_OUT:
                 self.warn_of_long_work(conn.msg_timeout)
             return False
-        if before.state is _QUEUED:
-            self.has_stale = True
+        self.has_stale |= before.state is _QUEUED
         self.deferred.pop(before, None)
         before.state = State.ORPHANED
-        conn.messages[message.id] = message
         return True
 
     def _expire(self, now: float) -> None:
@@ -227,8 +213,6 @@ class ConsumerMachine(Returns):
         queue, count, timeout = self.queue, 0, self.flow.msg_timeout
         while queue and now > queue[0].deadline:
             count += self._drop(queue.popleft(), now)
-            self.flow.dropped(1)
-        self._expire_at = now + timeout * 0.1
         if count and self.flow.handlers:
             self.warn_of_waiting(timeout)
         elif count:
@@ -254,26 +238,29 @@ class ConsumerMachine(Returns):
 
     def take(self, taker: Recipient, now: float) -> Message | None:
         """Hand out the next message. None if there is none, or none may be handed out now."""
-        queue = self.queue
+        queue, pause = self.queue, self.pause
         while queue:
-            if self._is_gated and not self._may_take(now):
+            is_gated = self._is_over or pause.is_blocking or self.is_closing or self.flow.rate is not None
+            if is_gated and not self._may_take(now):
                 return None
             message = queue.popleft()
             if message.state is not _QUEUED:
-                self.flow.dropped(1)
                 continue
             if now > message.deadline:
                 self.warn_of_waiting(conn_of(message).msg_timeout)
                 self._drop(message, now)
-                self.flow.dropped(1)
                 continue
             message.state = _HANDED_OUT
             message.taker = taker
             message.taken_at = now
+            self.flow.taken += 1
             if now >= self.flow.check_at:
                 self.flow.handed_out(now)
-            if self._is_gated:
-                self._taken(message, now)
+            if pause.is_active and pause.handed_out(message, now):
+                self._has_paused = True
+                self.flow.share(now)
+            if self.touches:
+                self.touch_if_old(message, now)
             return message
         return None
 
@@ -294,28 +281,17 @@ class ConsumerMachine(Returns):
                 if self._turn_at == math.inf:
                     self._turn_at, self._turn_since = now + wait, now
                 return False
-        self._gate()
         return True
-
-    def _taken(self, message: Message, now: float) -> None:
-        if self.pause.is_active and self.pause.handed_out(message, now):
-            self._has_paused = True
-            self._gate()
-            self.flow.share(now)
-        if self.touches:
-            self.touch_if_old(message, now)
 
     def close(self, now: float) -> None:
         """Hand out nothing more, and ask for no more."""
         self.stop()
-        self._gate()
         self.subscriptions.close(now)
 
     def pause_changed(self, has_changed: bool, now: float) -> None:
         """Follow a change of the pause."""
         if not has_changed:
             return
-        self._gate()
         self.flow.share(now)
         self._has_paused = self.pause.is_blocking
         self.wakes = True
@@ -323,29 +299,23 @@ class ConsumerMachine(Returns):
     def _return_waiting(self, now: float) -> None:
         """Give back what cannot wait for the end of the pause."""
         for message in self.pause.too_long(now):
-            give_back(self, message, WHY)
+            self.give_back(message, WHY, now)
         self.prune()
-
-    def _gate(self) -> None:
-        self._is_gated = (
-            self._is_over or self.pause.is_active or self.flow.rate is not None or self.touches or self.is_closing
-        )
 
     # ------------------------------------------------------------ settings
 
     def set_max_in_flight(self, count: int, now: float) -> None:
         """Change ``max_in_flight``; 0 pauses."""
         self.flow.set(count, now)
-        self._weigh(now)
+        self._weigh()
         self.wakes = True
 
     def limit_rate(self, per_second: float | None, now: float) -> None:
         """Change ``max_rate``."""
         for message in self.flow.limit_rate(per_second, now):
-            give_back(self, message, "max_rate was lowered")
+            self.give_back(message, "max_rate was lowered", now)
         self.prune()
         self._turn_at = math.inf
-        self._gate()
         self.wakes = True
 
     # ------------------------------------------------------------ time
@@ -353,7 +323,7 @@ class ConsumerMachine(Returns):
     @property
     def wake_at(self) -> float:
         """When to call :meth:`tick`."""
-        waits = min(each.until for each in self.deferred.values()) if self.deferred else math.inf
+        waits = min(due_at for _, due_at in self.deferred.values()) if self.deferred else math.inf
         over = LOOK_INTERVAL + self._looked_at if self._is_over and self.queue else math.inf
         due = self.subscriptions.wake_at
         return min(self.flow.wake_at, self.pause.wake_at, self._turn_at, self.touch_at, waits, over, due)
@@ -402,6 +372,5 @@ class ConsumerMachine(Returns):
         if self.has_stale:
             self.has_stale: bool = False
             kept = [message for message in self.queue if message.state is _QUEUED]
-            self.flow.dropped(len(self.queue) - len(kept))
             self.queue.clear()
             self.queue.extend(kept)

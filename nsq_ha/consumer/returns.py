@@ -9,7 +9,7 @@ import math
 from copy import copy
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.consumer.answers import Answering, Deferred, Said, give_back, taker_of
+from nsq_ha.consumer.answers import Answering, taker_of
 from nsq_ha.consumer.inflight import ReadPartition, Recipient, Subscription, WriteReady, conn_of
 from nsq_ha.message import State
 from nsq_ha.policy.touching import LONGEST_SHARE, gap, interval
@@ -34,7 +34,6 @@ class Returns(Answering):
 
     def __init__(self, config: ConsumerConfig, queue: deque[Message], pause: Pause) -> None:
         super().__init__(config, queue, pause)
-        self._over: set[int] = set()  # by id(): messages that nsqd keeps no longer
         self._touched: float | None = None if config.auto_touch is True else float(config.auto_touch)
 
     # ------------------------------------------------------------ connections
@@ -81,11 +80,10 @@ class Returns(Answering):
         self.flow.left(now)
 
     def _orphan(self, message: Message, partition: ReadPartition) -> None:
-        state, message.state = message.state, State.ORPHANED
-        if state is State.REQUEUED:
-            self.deferred.pop(message, None)
-        elif state is State.GIVING_UP or (state is State.HANDED_OUT and self.is_handled(message)):
-            partition.orphans[message.id] = message, state
+        if self.is_held(message):
+            partition.orphans[message.id] = message, message.state
+        self.deferred.pop(message, None)
+        message.state = State.ORPHANED
 
     def fin_refused(self, conn: Subscription, message_id: bytes, now: float) -> None:
         """Record that nsqd refused a FIN."""
@@ -105,7 +103,15 @@ class Returns(Answering):
         """
         self.was_late(message, conn_of(message), now)
         self.pause_changed(self.pause.lost(message, now), now)
-        give_back(self, message, why)
+        conn = conn_of(message)
+        self.has_stale |= message.state is State.QUEUED
+        message.answered, message.returned = True, why
+        conn.partition.orphans.pop(message.id, None)
+        if conn.messages.get(message.id) is message:
+            message.state = State.REQUEUED
+            self.write_requeue(message, 0.0, 0.0)
+        else:
+            message.state = State.ORPHANED
 
     def take_back(self, message: Message, why: str, now: float) -> None:
         """Take back a handed-out message that has not failed, and hand it out again without counting an attempt.
@@ -126,6 +132,7 @@ class Returns(Answering):
             again = self._reopened(message, why)
             again.state = State.QUEUED
             self.queue.appendleft(again)
+            self.flow.taken -= 1
             self.pause_changed(self.pause.lost(message, now), now)
             self.wakes: bool = True
 
@@ -157,7 +164,7 @@ class Returns(Answering):
             self.return_at_close(again, now)
         elif conn_of(again).messages.get(again.id) is again:
             again.state = State.REQUEUED
-            self.deferred[again] = Deferred(now + _SOON, None)
+            self.deferred[again] = now + _SOON, now + _SOON
         else:
             conn_of(again).partition.orphans.pop(again.id, None)
 
@@ -177,28 +184,19 @@ class Returns(Answering):
         """Touch what is being worked on, as far as nsqd keeps it."""
         due_at = self.touch_at
         self.touch_at: float = now + self.touch_gap(self.flow.msg_timeout)
-        over: set[int] = set()
         for message in self.handed_out():
             conn = conn_of(message)
-            timeout, since = conn.msg_timeout, conn.arrival_of(message)
-            ends_at, touched_at = since + conn.max_msg_timeout, message.deadline - (conn.deadline_from(0.0))
+            timeout, ends_at = conn.msg_timeout, conn.arrival_of(message) + conn.max_msg_timeout
+            touched_at, every = message.deadline - conn.deadline_from(0.0), interval(self._touched, timeout)
             if now >= ends_at:
-                over.add(id(message))
-                if id(message) not in self._over:
-                    self._warn_of_the_end(message, conn.max_msg_timeout)
-            elif touched_at + timeout < ends_at and due_at + interval(
-                self._touched, timeout
-            ) / 2 > touched_at + interval(self._touched, timeout):
+                self.warn_once(
+                    "over",
+                    f"handling {message!r} takes longer than {conn.max_msg_timeout:g} s, for which nsqd keeps a touched"
+                    f" message at most (-max-msg-timeout): it delivers the message again. Split the work, or finish the"
+                    f" message before it",
+                )
+            elif touched_at + timeout < ends_at and due_at + every / 2 > touched_at + every:
                 self.touch(message, now)
-        self._over = over
-
-    def _warn_of_the_end(self, message: Message, most: float) -> None:
-        text = (
-            f"handling {message!r} takes longer than {most:g} s, for which nsqd keeps a touched message at most"
-            f" (-max-msg-timeout): it delivers the message again. Split the work, or finish the message before it"
-        )
-        self.actions.append(Said(is_warning="over" not in self._warned, text=text))
-        self._warned |= {"over"}
 
     # ------------------------------------------------------------ closing
 
@@ -207,8 +205,8 @@ class Returns(Answering):
         self.is_closing = True
         self.pause.close()
         self.flow.stop()
-        for message, waits in tuple(self.deferred.items()):
-            if waits.policy is None:  # its block was cancelled just now: this is a shutdown
+        for message in tuple(self.deferred):
+            if not message.answered:  # its block was cancelled just now: this is a shutdown
                 del self.deferred[message]
                 message.state = State.HANDED_OUT
                 taker = message.taker = Recipient()

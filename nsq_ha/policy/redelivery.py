@@ -20,16 +20,12 @@ Source: server failures 3.10, 4.3; server protocol 9.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.policy.touching import LEAST_GAP
 
 if TYPE_CHECKING:
     from nsq_ha.options.config import ConsumerConfig
-
-TOUCH_SHARE: Final = 0.5
-"""Share of the message timeout after which a waiting message is touched again."""
 
 REMEMBERED: Final = 600.0
 """Seconds for which a finished message is remembered; a copy may wait that long at the server."""
@@ -65,72 +61,25 @@ def requeue_delay(config: ConsumerConfig, attempts: int, *, is_ordered: bool) ->
     return min(delay, delay_after(pause, attempts, lambda: 0.0)) if is_ordered and pause is not None else delay
 
 
-class Look(NamedTuple):
-    """What to do now, and when to check again.
-
-    Attributes:
-        is_over: Send REQ without delay; this is the end.
-        touch: Send TOUCH.
-        again_at: When to check again.
-    """
-
-    is_over: bool
-    touch: bool
-    again_at: float
-
-
-class OrderedRequeue:
-    """One failed message that waits for its REQ. Call :meth:`look` at once, and then at each ``again_at``.
-
-    Args:
-        now: The time.
-        delay: Seconds of backoff.
-        delivered_at: When the message was delivered.
-        msg_timeout: Seconds after which the server times out a message that was not touched.
-        max_msg_timeout: Seconds from the delivery after which a TOUCH has no effect.
-
-    Attributes:
-        until: When to send the REQ.
-    """
-
-    __slots__ = ("_touch_interval", "until")
-
-    def __init__(
-        self, now: float, delay: float, delivered_at: float, *, msg_timeout: float, max_msg_timeout: float
-    ) -> None:
-        self._touch_interval = max(msg_timeout * TOUCH_SHARE, LEAST_GAP)
-        # Leave time for the REQ to arrive, and for small clock differences.
-        self.until: float = min(now + delay, delivered_at + max_msg_timeout - self._touch_interval)
-
-    def look(self, now: float) -> Look:
-        """Return what to do now.
-
-        The first call touches, too, since the handler may have used nearly all of the timeout.
-        """
-        if now >= self.until:
-            return Look(is_over=True, touch=False, again_at=now)
-        return Look(is_over=False, touch=True, again_at=min(now + self._touch_interval, self.until))
-
-
 Stamp = tuple[int, int | None]
 """Time of the publish, and offset: they tell a message from a later one that has its id again."""
 
 
 class Finished:
-    """Messages whose FIN may have been without effect, by partition and id."""
+    """Messages whose FIN may have been without effect.
 
-    __slots__ = ("_known",)
+    Attributes:
+        known: Their stamps, and until when they are remembered, by partition and id.
+    """
+
+    __slots__ = ("known",)
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, bytes], tuple[Stamp, float]] = {}
-
-    def __len__(self) -> int:
-        """Return the number of remembered messages."""
-        return len(self._known)
+        self.known: dict[tuple[int, bytes], tuple[Stamp, float]] = {}
 
     def remember(self, partition: int, message_id: bytes, stamp: Stamp, now: float) -> None:
         """Remember a message whose FIN may have been without effect."""
-        known, key = self._known, (partition, message_id)
+        known, key = self.known, (partition, message_id)
         known.pop(key, None)
         known[key] = stamp, now + REMEMBERED
         while len(known) > MOST_REMEMBERED or next(iter(known.values()))[1] <= now:
@@ -138,10 +87,10 @@ class Finished:
 
     def claim(self, partition: int, message_id: bytes, stamp: Stamp, now: float) -> bool:
         """Return whether this message was finished before, and forget it."""
-        found = self._known.get((partition, message_id))
+        found = self.known.get((partition, message_id))
         if found is None or found[0] != stamp:
             return False
-        del self._known[partition, message_id]
+        del self.known[partition, message_id]
         return now < found[1]
 
 

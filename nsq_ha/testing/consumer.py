@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Unpack
 
-from nsq_ha.base.clock import monotonic
 from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.consumer.consumer import Consumer
 from nsq_ha.consumer.inflight import DeliveryCounts, ReadPartition, Subscription, WriteRequeue, WriteTouch
@@ -202,8 +201,8 @@ class FakeConsumer(Consumer):
             partition = self._shell.machine.partitions[number] = ReadPartition(number)
             partition.counts = self._counts
             conn = partition.conn = self._conns[number] = Subscription(partition, is_ordered=False)
-            conn.opened(monotonic(), msg_timeout=60.0, max_msg_timeout=900.0, max_ready=1)
-            conn.granted.grant(MAX_INT64)
+            conn.opened(msg_timeout=60.0, max_msg_timeout=900.0, max_ready=1)
+            conn.most = MAX_INT64
             conn.source = _Source(self._shell, conn, self.topic, self.channel, NSQD)
         return conn
 

@@ -313,7 +313,7 @@ class World:
                 conn.lifetime = Lifetime(self.now, 5.0, 0.25 * self.chance.random())
             assert machine.subscriptions.opened(conn, self.now)
             return
-        conn.opened(self.now, msg_timeout=TIMEOUT, max_msg_timeout=20.0, max_ready=2500)
+        conn.opened(msg_timeout=TIMEOUT, max_msg_timeout=20.0, max_ready=2500)
         conn.source = SimpleNamespace(
             conn=conn, topic="t", channel="c", partition=conn.partition.number, nsqd="n:1", msg_timeout=TIMEOUT
         )

@@ -103,7 +103,7 @@ class Driven:
     def subscribe(self, lifetime: Lifetime | None = None) -> Subscription:
         """Let the attempt succeed."""
         conn = self.open(lifetime)
-        conn.opened(self.now, msg_timeout=4.0, max_msg_timeout=20.0, max_ready=10)
+        conn.opened(msg_timeout=4.0, max_msg_timeout=20.0, max_ready=10)
         conn.source = SimpleNamespace(conn=conn, topic="orders", channel="ch", partition=0, nsqd="one:1")
         self.subscriptions.subscribed(conn, self.now)
         return conn

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from nsq_ha import Compression
+from nsq_ha.consumer import machine
 from nsq_ha.engine.tcp import MAX_UNREAD_BYTES
 from nsq_ha.errors import ConnectionLostError
-from nsq_ha.policy import overrun
 from nsq_ha.protocol import Command, Finish, Identity, Ready
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.compression import SnappyCodec
@@ -105,7 +105,7 @@ async def test_large_bodies_beyond_a_lowered_rdy_are_weighed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """RDY was high for small messages and is lowered when a large one comes: a flood within the old RDY is one, too."""
-    monkeypatch.setattr(overrun, "MARGIN_BYTES", MEBI)
+    monkeypatch.setattr(machine, "MARGIN_BYTES", MEBI)
     async with stage.consumer(max_in_flight=1000, max_in_flight_bytes=MEBI) as consumer:
         peer = await stage.nsqd.subscriber()
         peer.message(b"small", message_id(1))
@@ -150,8 +150,7 @@ def packed(codec: str, data: bytes) -> bytes:
 async def test_what_expands_without_end_is_left_and_costs_little(
     stage: Stage, codec: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bomb = packed(codec, frames(2, 8))
-    count = 300  # 230 MiB
+    bombs = b"".join(packed(codec, frames(2 + 8 * number, 8)) for number in range(100))  # 76 MiB
 
     def script(peer: Peer, command: Command) -> bool:
         if isinstance(command, Identify):
@@ -161,7 +160,7 @@ async def test_what_expands_without_end_is_left_and_costs_little(
             # The OK of the layer, the one to SUB that is sent meanwhile, and all the rest in one go.
             peer.write(response(encode_identity(Identity(snappy=is_snappy, deflate=not is_snappy))))
             peer.write(begin + packed(codec, OK))
-            asyncio.get_running_loop().call_later(0.3, peer.write, packed(codec, OK) + bomb * count)
+            asyncio.get_running_loop().call_later(0.3, peer.write, packed(codec, OK) + bombs)
         return True
 
     stage.nsqd.script = script
@@ -172,7 +171,7 @@ async def test_what_expands_without_end_is_left_and_costs_little(
         tracemalloc.reset_peak()
         await stage.nsqd.until(lambda: not peer.is_open)
         peak = tracemalloc.get_traced_memory()[1] - before
-        figures = f"{codec}: peak {peak / MEBI:.1f} MiB, {len(bomb) * count / 1024:.0f} KiB sent"
+        figures = f"{codec}: peak {peak / MEBI:.1f} MiB, {len(bombs) / 1024:.0f} KiB sent"
         assert peak < 64 * MEBI, figures
     assert "ignores RDY" in caplog.text, figures
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nsq_ha.consumer import choice
 from nsq_ha.consumer.actions import Disconnect
 from nsq_ha.consumer.answers import FinishedCopy, HasFailed, Said
@@ -195,6 +197,31 @@ def test_more_than_was_asked_for_ends_the_connection() -> None:
 
 
 # ------------------------------------------------------------ touching, and the end
+
+
+@pytest.mark.parametrize("used", [0.0, 1.0, 3.7])
+@pytest.mark.parametrize("delay", [0.01, 1.0, 5.0, 100.0])
+@pytest.mark.parametrize("late", [0.0, 0.5])
+def test_nsqd_never_times_out_what_waits_for_its_requeue(used: float, delay: float, late: float) -> None:
+    """TOUCH restarts the timeout, up to a bound from the delivery."""
+    driven = Driven(ordered=True)
+    driven.view({0: ONE})
+    conn = driven.subscribe()
+    arrive(driven, message_of(driven))
+    message, arrived_at = take(driven), driven.now
+    ends_at = arrived_at + conn.msg_timeout
+    driven.now += used
+    conn.commands.clear()
+    assert driven.machine.requeue(message, delay, driven.now)
+    while not any(isinstance(command, WriteRequeue) for command in conn.commands):
+        assert driven.now < ends_at
+        if conn.commands:
+            ends_at = min(driven.now + conn.msg_timeout, arrived_at + conn.max_msg_timeout)
+            conn.commands.clear()
+        driven.now = min(due_at for _, due_at in driven.machine.deferred.values()) + late
+        driven.machine.tick(driven.now, is_awaited=False)
+    assert driven.now < ends_at
+    assert driven.now >= min(arrived_at + used + delay, arrived_at + conn.max_msg_timeout - conn.msg_timeout / 2)
 
 
 def test_nsqd_keeps_a_touched_message_for_a_limited_time() -> None:

@@ -1,10 +1,8 @@
-"""How long a failed message of an ordered channel waits here, and finished messages that come again."""
+"""When failed messages come again, and finished messages that do."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.types import Backoff
@@ -16,7 +14,6 @@ from nsq_ha.policy.redelivery import (
     REMEMBERED,
     SETTLES_WITHIN,
     Finished,
-    OrderedRequeue,
     SentFins,
     Stamp,
     is_damaged_for_good,
@@ -24,53 +21,8 @@ from nsq_ha.policy.redelivery import (
 )
 from nsq_ha.policy.timing import delay_after
 
-MSG_TIMEOUT = 60.0
-MAX_MSG_TIMEOUT = 900.0
-
 ONE, ANOTHER = b"1" * 16, b"2" * 16
 STAMP: Stamp = (7, None)
-
-
-def held(delay: float, *, now: float = 100.0, delivered_at: float = 100.0) -> OrderedRequeue:
-    return OrderedRequeue(now, delay, delivered_at, msg_timeout=MSG_TIMEOUT, max_msg_timeout=MAX_MSG_TIMEOUT)
-
-
-def test_a_short_hold_is_touched_at_once_and_ends_in_time() -> None:
-    waiting = held(1.0)
-    assert waiting.look(100.0) == (False, True, 101.0)
-    assert waiting.look(101.0) == (True, False, 101.0)
-
-
-def test_a_long_one_is_touched_each_half_of_the_timeout() -> None:
-    waiting = held(70.0)
-    looks = [waiting.look(now) for now in (100.0, 130.0, 160.0, 170.0)]
-    assert [look.again_at for look in looks] == [130.0, 160.0, 170.0, 170.0]
-    assert [look.is_over for look in looks] == [False, False, False, True]
-
-
-def test_touching_helps_only_so_long() -> None:
-    waiting = held(900.0, now=140.0)
-    assert waiting.until == 100.0 + MAX_MSG_TIMEOUT - MSG_TIMEOUT / 2
-    assert held(1.0, now=1000.0).look(1000.0).is_over
-
-
-@given(used=st.floats(0.0, 59.0), delay=st.floats(0.001, 2000.0), late=st.floats(0.0, 5.0))
-def test_the_server_never_times_it_out(used: float, delay: float, late: float) -> None:
-    """The server's side is modelled: a clock that TOUCH restarts, up to a bound from the delivery."""
-    now = used
-    waiting = held(delay, now=now, delivered_at=0.0)
-    times_out_at = MSG_TIMEOUT
-    while True:
-        assert now < times_out_at
-        look = waiting.look(now)
-        if look.is_over:
-            break
-        assert look.touch
-        times_out_at = min(now + MSG_TIMEOUT, MAX_MSG_TIMEOUT)
-        assert look.again_at > now
-        now = look.again_at + late
-    assert now <= used + delay + late
-    assert now >= min(used + delay, MAX_MSG_TIMEOUT - MSG_TIMEOUT / 2)
 
 
 def test_a_message_is_claimed_once() -> None:
@@ -103,7 +55,7 @@ def test_nothing_is_remembered_for_ever() -> None:
     assert not finished.claim(0, ONE, STAMP, REMEMBERED)
     finished.remember(0, ONE, STAMP, 0.0)
     finished.remember(0, ANOTHER, STAMP, REMEMBERED)
-    assert len(finished) == 1
+    assert len(finished.known) == 1
 
 
 def test_the_oldest_are_forgotten_first() -> None:
@@ -112,9 +64,9 @@ def test_the_oldest_are_forgotten_first() -> None:
         finished.remember(0, each, STAMP, 0.0)
     finished.remember(0, many[1], STAMP, 1.0)  # once more: it is the newest now
     finished.remember(0, many[-1], STAMP, 1.0)
-    assert len(finished) == MOST_REMEMBERED
+    assert len(finished.known) == MOST_REMEMBERED
     finished.remember(0, ANOTHER, STAMP, 1.0)
-    assert len(finished) == MOST_REMEMBERED
+    assert len(finished.known) == MOST_REMEMBERED
     assert not finished.claim(0, many[0], STAMP, 1.0)
     assert not finished.claim(0, many[2], STAMP, 1.0)
     assert finished.claim(0, many[1], STAMP, 1.0)
