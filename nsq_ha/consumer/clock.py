@@ -107,22 +107,18 @@ class LoopClock:
         self.turned = now
         return now
 
-    @property
-    def has_run_long(self) -> bool:
-        """Whether other tasks may not have run for a while."""
-        return monotonic() - self.turned > LONGEST_RUN
-
     async def let_others_run(self) -> None:
         """Let other tasks run if they may not have run for a while.
 
         This writes answers, replies to heartbeats and notices lost connections.
         """
-        if self.has_run_long:
-            if monotonic() - self.turned > _LONG:
-                await asyncio.sleep(_REST)
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
-            self.turned = monotonic()
+        if (ran := monotonic() - self.turned) <= LONGEST_RUN:
+            return
+        if ran > _LONG:
+            await asyncio.sleep(_REST)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        self.turned = monotonic()
 
 
 def cpu_times() -> tuple[float, float]:

@@ -36,7 +36,7 @@ async def drain(shell: ConsumerShell) -> None:
         shell.changed.clear()
         await shell.changed.wait()
         for message in machine.returned():
-            machine.return_at_close(message, monotonic())
+            machine.hand_back(message, monotonic())
         machine.return_failed(monotonic())
 
 

@@ -148,6 +148,7 @@ class Flow:
     def used_by(self, handlers: int, now: float) -> None:
         """Record that so many more handlers may run, or fewer."""
         self.handlers += handlers
+        self._window = None
         self.review(now)  # each handler can begin one more
 
     def joined(self, now: float) -> None:
@@ -155,11 +156,6 @@ class Flow:
         conns = [conn for each in self._partitions.values() if (conn := each.conn) is not None and conn.is_reading]
         self.msg_timeout = min((conn.msg_timeout for conn in conns), default=60.0)
         self.due(now)
-
-    def left(self, now: float) -> None:
-        """Record that a connection was lost, with its messages in the queue."""
-        self._window = None
-        self.joined(now)
 
     def arrived(self, body_bytes: int, now: float) -> None:
         """Record that messages arrived, and the size of one body."""
@@ -305,7 +301,7 @@ class Flow:
         if count == self._paced:
             return
         self._paced = count
-        limit, before = ready.paced(self._fitting, count), self._limit
+        limit, before = self._fitting if count is None else min(self._fitting, count), self._limit
         # Send RDY only for a change that matters, or if nothing would arrive without it.
         if (
             limit >= before * _WORTH_A_RAISE
@@ -317,7 +313,7 @@ class Flow:
 
     def _fit(self) -> None:
         self._fitting = ready.fitting(self.max_in_flight, self.max_bytes, self._body.bytes)
-        self._limit = ready.paced(self._fitting, self._paced)
+        self._limit = self._fitting if self._paced is None else min(self._fitting, self._paced)
 
     # -- RDY
 

@@ -15,6 +15,7 @@ from nsq_ha.base.threads import in_thread
 from nsq_ha.consumer.clock import LONGEST_RUN
 from nsq_ha.consumer.giving_up import checked_from
 from nsq_ha.consumer.inflight import Recipient, conn_of
+from nsq_ha.consumer.returns import CLOSED
 from nsq_ha.errors import BodyError, ConfigError
 from nsq_ha.message import State
 from nsq_ha.policy.consumer_backoff import PauseState
@@ -166,35 +167,33 @@ class Hands:
         shell = self.shell
         if asyncio.get_running_loop() is not shell.loop:  # not before: it would cost more than the rest
             self._check_loop()
-        if not taker.is_handler:
-            self.check_iterable()
         if not shell.is_open:
             if shell.closing.is_set() and shell.failure is None:
                 raise StopAsyncIteration
             shell.check_open()
-        machine, now = shell.machine, monotonic()
-        if machine.flow.is_held and not machine.is_run:
-            machine.flow.hold(now, is_held=False)
-        if not machine.queue:
-            machine.flow.emptied(now)
-        if not shell.is_due and (machine.dirty or machine.flow.wake_at <= now):
+        machine = shell.machine
+        if not taker.is_handler:
+            self.check_iterable()
+            if machine.flow.is_held and not machine.is_run:
+                machine.flow.hold(monotonic(), is_held=False)
+            if not machine.queue:
+                machine.flow.emptied(monotonic())
             shell.due()
-        return shell.arrival()
+        waiter = asyncio.get_running_loop().create_future()
+        # Without cancelled ones; otherwise they would pile up while nothing arrives.
+        shell.waiters = [*(each for each in shell.waiters if not each.done()), waiter]
+        return waiter
 
     async def may_be_handled(self, message: Message) -> bool:
         """Return whether to hand out a message; if not, it is answered or will be redelivered."""
-        giving_up = self.shell.giving_up
-        if message.attempts >= self.checked_from:
-            try:
-                if not await giving_up.may_be_handled(message):
-                    return False
-            except asyncio.CancelledError:
-                self.shell.take_back(message, "giving it up was cancelled")
-                raise
-        header = message.ext
-        if not self.expands or header is None or MARK not in header:
-            return True
-        return await self._expanded(message, header)
+        try:
+            if message.attempts >= self.checked_from and not await self.shell.giving_up.may_be_handled(message):
+                return False
+            header = message.ext
+            return not self.expands or header is None or MARK not in header or await self._expanded(message, header)
+        except asyncio.CancelledError:
+            self.shell.take_back(message, "the task that waited for it was cancelled")
+            raise
 
     async def _expanded(self, message: Message, ext: bytes) -> bool:
         """Decompress the body of a message if it is compressed; return False if it counts as failed."""
@@ -203,13 +202,20 @@ class Hands:
             packed = packed_body(message.body, ext, shell.config.max_decompressed_bytes)
             if packed is None:
                 return True
-            body = await self._expand(packed, message)
+            body = await self._expand(packed)
         except ValueError as error:
             delay = requeue_delay(shell.config, message.attempts, is_ordered=conn_of(message).is_ordered)
-            await shell.giving_up.unreadable(message, _unreadable(message, error), delay)
+            failure = BodyError(
+                "cannot be decompressed",
+                f"it {error}",
+                topic=message.topic,
+                partition=message.partition,
+                message_id=message.internal_id,
+            )
+            await shell.giving_up.unreadable(message, failure, delay)
             return False
         if shell.closing.is_set():
-            shell.take_back(message, "the consumer was closed before it was answered")
+            shell.take_back(message, CLOSED)
             return False
         if message.answered or message.state is State.ORPHANED:  # its connection was lost meanwhile
             return False
@@ -219,28 +225,24 @@ class Hands:
         shell.due()
         return True
 
-    async def _expand(self, packed: PackedBody, message: Message) -> bytes:
+    async def _expand(self, packed: PackedBody) -> bytes:
         """Expand a body once it has room, in a thread if it is large.
 
         RDY cannot limit what bodies expand to. So they wait here, as they would wait at nsqd if they were that large.
         A cancellation leaves the message to the next caller.
         """
         shell = self.shell
+        while self._is_crowded(packed.bound) and not shell.closing.is_set():
+            shell.is_watched = True
+            shell.changed.clear()
+            await shell.changed.wait()
+        if packed.bound <= AT_ONCE_BYTES:
+            return packed.expand()
+        self._expanding_bytes += packed.bound
         try:
-            while self._is_crowded(packed.bound) and not shell.closing.is_set():
-                shell.is_watched = True
-                shell.changed.clear()
-                await shell.changed.wait()
-            if packed.bound <= AT_ONCE_BYTES:
-                return packed.expand()
-            self._expanding_bytes += packed.bound
-            try:
-                return await in_thread(packed.expand)
-            finally:
-                self._expanding_bytes -= packed.bound
-        except asyncio.CancelledError:
-            shell.take_back(message, "the task that waited for its body was cancelled")
-            raise
+            return await in_thread(packed.expand)
+        finally:
+            self._expanding_bytes -= packed.bound
 
     def _is_crowded(self, more: int) -> bool:
         machine = self.shell.machine
@@ -253,13 +255,3 @@ class Hands:
         Compressed bodies count as they are, and expanded ones as they became.
         """
         return self.shell.machine.held_bytes() + self._expanding_bytes
-
-
-def _unreadable(message: Message, error: ValueError) -> BodyError:
-    return BodyError(
-        "cannot be decompressed",
-        f"it {error}",
-        topic=message.topic,
-        partition=message.partition,
-        message_id=message.internal_id,
-    )

@@ -167,7 +167,8 @@ class Handling:
         self._ended = monotonic()
         while self._is_clean():
             # If another worker takes a message or waits for one, wait for the lock.
-            message = None if taking is not None and taking.locked() else self._messages.take_now()
+            is_busy = not self._shell.machine.queue or (taking is not None and taking.locked())
+            message = None if is_busy else self._messages.take_now()
             if message is None:
                 message = await (anext(self._messages) if taking is None else self._take(taking))
                 self._ended = monotonic()

@@ -113,21 +113,7 @@ class ConsumerMachine(Returns):
         conn.partition.counts.delivered += count
         if queue and now > queue[0].deadline:
             self._expire(now)
-        messages = self._kept(conn, messages, sent_at + IN_TIME * conn.msg_timeout, now)
-        conn.peak = max(conn.peak, len(held))
-        if len(held) > conn.ready:  # else no more than ``max_in_flight`` are in flight
-            self._weigh()
-            self._end_flood(conn, now)
-        if not messages:
-            return
-        self.flow.arrived(len(messages[-1].body), now)
-        queue.extend(messages)
-        if self.pause.is_blocking:
-            self._return_waiting(now)
-
-    def _kept(self, conn: Subscription, messages: list[Message], deadline: float, now: float) -> list[Message]:
-        """Keep the messages of one read in flight; return those that are to be handed out."""
-        partition, held = conn.partition, conn.messages
+        partition, deadline = conn.partition, sent_at + IN_TIME * conn.msg_timeout
         is_doubtful = conn.is_ordered or self.finished_before.known or partition.orphans or partition.replaced
         kept: list[Message] = []
         for message in messages:
@@ -138,7 +124,16 @@ class ConsumerMachine(Returns):
             if before is None or self._takes_the_place(conn, before, message, now):
                 held[message.id] = message
                 kept.append(message)
-        return kept
+        conn.peak = max(conn.peak, len(held))
+        if len(held) > conn.ready:  # else no more than ``max_in_flight`` are in flight
+            self._weigh()
+            self._end_flood(conn, now)
+        if not kept:
+            return
+        self.flow.arrived(len(kept[-1].body), now)
+        queue.extend(kept)
+        if self.pause.is_blocking:
+            self._return_waiting(now)
 
     def _end_flood(self, conn: Subscription, now: float) -> None:
         """End a connection over which clearly more comes than RDY allows, by number or by size.
@@ -351,8 +346,8 @@ class ConsumerMachine(Returns):
         if now >= self.subscriptions.wake_at:
             self.subscriptions.tick(now)
 
-    def settle(self, now: float) -> None:
-        """Complete one input, or several of the same moment."""
+    def settle(self, now: float) -> float:
+        """Complete one input, or several of the same moment; return when to call :meth:`tick`."""
         if self.has_freed:
             self.has_freed = False
             self.flow.freed(now)
@@ -361,11 +356,14 @@ class ConsumerMachine(Returns):
             self._return_waiting(now)
         if self.has_stale:
             self.prune()
-        if now >= self.flow.wake_at:
-            self.flow.tick(now, is_awaited=False)
         if self.pause.reports:
             reports, self.pause.reports = self.pause.reports, []
             self.actions.extend(reports)
+        wake_at = self.wake_at
+        if now >= wake_at and now >= self.flow.wake_at:
+            self.flow.tick(now, is_awaited=False)
+            wake_at = self.wake_at
+        return wake_at
 
     def prune(self) -> None:
         """Remove from the queue what is not to be handed out any more."""

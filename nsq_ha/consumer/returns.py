@@ -77,7 +77,7 @@ class Returns(Answering):
         conn.no_repeat()
         self.has_stale = True
         self.pause_changed(self.pause.left(now), now)
-        self.flow.left(now)
+        self.flow.joined(now)
 
     def _orphan(self, message: Message, partition: ReadPartition) -> None:
         if self.is_held(message):
@@ -127,7 +127,7 @@ class Returns(Answering):
         if message.state is State.ORPHANED or not conn.is_open or (now > message.deadline and not self.is_closing):
             self.give_back(message, why, now)
         elif self.is_closing:
-            self.return_at_close(self._reopened(message, why), now)
+            self.hand_back(self._reopened(message, why), now)
         else:
             again = self._reopened(message, why)
             again.state = State.QUEUED
@@ -161,7 +161,7 @@ class Returns(Answering):
         """
         again = self._reopened(message, "the block around it was cancelled")
         if self.is_closing:
-            self.return_at_close(again, now)
+            self.hand_back(again, now)
         elif conn_of(again).messages.get(again.id) is again:
             again.state = State.REQUEUED
             self.deferred[again] = now + _SOON, now + _SOON
@@ -223,28 +223,17 @@ class Returns(Answering):
             if _is_left(taker_of(message), has_failed=True):
                 self.give_back(message, CLOSED, now)
 
-    def hand_back(self, message: Message, now: float, *, waits: bool) -> None:
+    def hand_back(self, message: Message, now: float, *, waits: bool = True) -> None:
         """Return a message of a closing consumer that nobody will answer.
 
         On the partitioned server, the end of the connection returns messages without counting an attempt. If the close
         waits for answers, they are requeued now, so that other consumers need not wait. Not on an ordered channel: that
-        would lose the order. A plain nsqd returns nothing at that end.
+        would lose the order; and not what was handed out, if attempts matter. A plain nsqd counts every delivery, and
+        returns nothing at that end.
         """
         conn = conn_of(message)
-        if conn.is_returned_at_end and (not waits or conn.is_ordered):
-            self.leave_to_end(message)
-        elif message.state is State.QUEUED:
-            self.give_back(message, CLOSED, now)
-        else:
-            self.return_at_close(message, now)
-
-    def return_at_close(self, message: Message, now: float) -> None:
-        """Return a message to nsqd, without counting an attempt if attempts matter.
-
-        After a requeue nsqd redelivers it immediately and counts an attempt. The end of the connection, which comes
-        within ``close_timeout``, counts none. A plain nsqd counts every delivery, and returns nothing at that end.
-        """
-        if self.config.max_attempts is not None and conn_of(message).is_returned_at_end:
+        counts_attempt = message.state is not State.QUEUED and self.config.max_attempts is not None
+        if conn.is_returned_at_end and (not waits or conn.is_ordered or counts_attempt):
             self.leave_to_end(message)
         else:
             self.give_back(message, CLOSED, now)

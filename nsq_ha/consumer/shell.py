@@ -66,6 +66,7 @@ class ConsumerShell:
         failure: An error that retrying cannot fix. None if there is none.
         acts: What to do for each type of the machine's actions; those about connections are added at the start.
         retry: Takes again what could not be taken.
+        waiters: Complete when there may be a message, for tasks that wait for one.
         on_pause: Called after a failure that matters: others keep messages that were handed out to nobody yet.
     """
 
@@ -99,7 +100,7 @@ class ConsumerShell:
         self.is_open: bool = False  # started, and neither closing nor refused
         self._observer = observer
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self.waiters: list[asyncio.Future[None]] = []
         self._alarm = Alarm(self._tick)
         self._lines: defaultdict[str, FewLines] = defaultdict(FewLines)
         self._pauses = Rarely()
@@ -216,19 +217,11 @@ class ConsumerShell:
     @property
     def is_awaited(self) -> bool:
         """Whether a task waits for the next message."""
-        return any(not waiter.done() for waiter in self._waiters)
-
-    def arrival(self) -> asyncio.Future[None]:
-        """Return a future that completes when there may be a message."""
-        if self._waiters:  # remove cancelled ones; otherwise they would pile up while nothing arrives
-            self._waiters = [waiter for waiter in self._waiters if not waiter.done()]
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        return waiter
+        return any(not waiter.done() for waiter in self.waiters)
 
     def wake(self) -> None:
         """Resume all tasks that wait, in the next turn of the loop."""
-        waiters, self._waiters = self._waiters, []
+        waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -236,7 +229,7 @@ class ConsumerShell:
 
     def wake_now(self) -> None:
         """Resume the only task that waits inside this call if no task is running; else resume all in the next turn."""
-        waiters = self._waiters
+        waiters = self.waiters
         if not waiters:
             return
         first = waiters[0]
@@ -264,7 +257,7 @@ class ConsumerShell:
             machine.dirty.clear()
             for conn in conns:
                 self._write(conn, now)
-            machine.settle(now)
+            wake_at = machine.settle(now)
             if not machine.dirty:
                 break
         if machine.actions:
@@ -278,7 +271,7 @@ class ConsumerShell:
             self.wake()
         elif self.is_watched:
             self.changed.set()
-        if (wake_at := machine.wake_at) != self._alarm.at:
+        if wake_at != self._alarm.at:
             self._plan(wake_at)
 
     def _write(self, conn: Subscription, now: float) -> None:

@@ -111,11 +111,6 @@ def fitting(max_in_flight: int, max_bytes: int, body_bytes: int) -> int:
     return min(max_in_flight, max(1, max_bytes // body_bytes))
 
 
-def paced(fitting_count: int, paced_count: int | None) -> int:
-    """Return how many messages may be in flight if their handling allows ``paced_count`` (None for any number)."""
-    return fitting_count if paced_count is None else min(fitting_count, paced_count)
-
-
 def gathering(partitions: int) -> float:
     """Return the seconds in which changes are gathered before the partitions are shared again.
 

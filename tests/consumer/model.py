@@ -572,7 +572,7 @@ class World:
             self.chance.choice((self.step_finishes, self.step_is_cancelled))()
             self.drain()
             for message in machine.returned():
-                machine.return_at_close(message, self.now)
+                machine.hand_back(message, self.now)
             machine.return_failed(self.now)
             self.drain()
         left_over = {m.returned or m.state for c in machine.conns for m in c.messages.values() if not m.answered}

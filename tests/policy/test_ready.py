@@ -20,7 +20,6 @@ from nsq_ha.policy.ready import (
     changes,
     fitting,
     gathering,
-    paced,
     plan,
     share,
 )
@@ -97,13 +96,6 @@ def test_what_is_planned(
 )
 def test_what_fits(max_in_flight: int, max_bytes: int, body_bytes: int, fit: int) -> None:
     assert fitting(max_in_flight, max_bytes, body_bytes) == fit
-
-
-@pytest.mark.parametrize(
-    ("fit", "allowed", "count"), [(200, None, 200), (200, 50, 50), (20, 50, 20), (200, 0, 0), (0, 50, 0), (0, None, 0)]
-)
-def test_what_their_handling_allows(fit: int, allowed: int | None, count: int) -> None:
-    assert paced(fit, allowed) == count
 
 
 def test_until_the_first_body_the_largest_is_expected() -> None:
