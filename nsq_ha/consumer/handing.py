@@ -178,6 +178,7 @@ class Hands:
                 machine.flow.hold(monotonic(), is_held=False)
             if not machine.queue:
                 machine.flow.emptied(monotonic())
+        if not shell.is_due:
             shell.due()
         waiter = asyncio.get_running_loop().create_future()
         # Without cancelled ones; otherwise they would pile up while nothing arrives.
