@@ -7,13 +7,12 @@ import multiprocessing.connection
 import selectors
 import socket
 import struct
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.descriptors import allow_descriptors
 from benchmarks.processes import serving_process
-from nsq_ha.policy.overrun import Granted
+from nsq_ha.consumer.machine import ConsumerMachine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +48,7 @@ def serving(messages: int, body_bytes: int, ports: int = 1) -> Iterator[list[int
 
 def allow_floods() -> None:
     """Let this process's consumers accept what a server sends without regard to RDY, as :func:`serving` does."""
-    setattr(Granted, "grant", _grant_any)  # noqa: B010 - mypy knows no other way to replace a method
-
-
-def _grant_any(granted: Granted, ready: int) -> None:
-    granted.most = ready
-    granted.ready = granted.ceiling = sys.maxsize
+    setattr(ConsumerMachine, "end_flood", lambda *_: None)  # noqa: B010 - mypy knows no other way to replace a method
 
 
 class _Client:

@@ -127,7 +127,7 @@ class ConsumerMachine(Returns):
         conn.peak = max(conn.peak, len(held))
         if len(held) > conn.ready:  # else no more than ``max_in_flight`` are in flight
             self._weigh()
-            self._end_flood(conn, now)
+            self.end_flood(conn, now)
         if not kept:
             return
         self.flow.arrived(len(kept[-1].body), now)
@@ -135,7 +135,7 @@ class ConsumerMachine(Returns):
         if self.pause.is_blocking:
             self._return_waiting(now)
 
-    def _end_flood(self, conn: Subscription, now: float) -> None:
+    def end_flood(self, conn: Subscription, now: float) -> None:
         """End a connection over which clearly more comes than RDY allows, by number or by size.
 
         What nsqd has timed out does not count, since it may send as much again.

@@ -10,7 +10,6 @@ import pytest
 
 from nsq_ha import ConfigError, Consumer, ServerError, TlsConfig
 from nsq_ha.errors import NsqError, SubscribeRefusedError
-from nsq_ha.policy import overrun
 from nsq_ha.policy.redelivery import DAMAGED_ATTEMPTS
 from nsq_ha.policy.timing import FEW_LINES
 from nsq_ha.protocol import Command, Finish, Identity, Ready, SubAdvanced, SubOrdered, Touch
@@ -424,11 +423,11 @@ async def test_a_flood_of_damaged_messages_does_not_fill_the_log(
 async def test_some_more_messages_than_asked_for(stage: Stage) -> None:
     async with stage.consumer(max_in_flight=1) as consumer:
         peer = await stage.nsqd.subscriber()
-        for number in range(overrun.LEAST_MARGIN):
+        for number in range(16):
             peer.message(b"x", message_id(number + 1))
-        for _ in range(overrun.LEAST_MARGIN):
+        for _ in range(16):
             (await anext(consumer)).finish()
-        await stage.nsqd.until(lambda: len(peer.of(Finish)) == overrun.LEAST_MARGIN)
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 16)
 
 
 @pytest.mark.usefixtures("any_may_wait")
