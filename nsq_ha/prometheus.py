@@ -10,7 +10,6 @@ Source: Prometheus, "Exposition formats", text format 0.0.4.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
@@ -18,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.process import metrics
@@ -32,9 +31,6 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _IDLE_LIMIT: Final = 10.0
 """Seconds after which a silent connection is closed."""
-
-MOST_CONNECTIONS: Final = 32
-"""Connections at the same time, each with a thread. One more ends the oldest, so half-sent requests lock nobody out."""
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
@@ -115,24 +111,11 @@ class _PageServer(ThreadingHTTPServer):
 
     def __init__(self, host: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._open: dict[socket.socket, None] = {}  # the oldest first; each thread removes its own
         super().__init__((host, port), _Page)
 
     def server_bind(self) -> None:
         # That of HTTPServer looks for the name of the address, which may wait for DNS.
         TCPServer.server_bind(self)
-
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base class has them
-        self._open[request] = None
-        for oldest in list(self._open)[:-MOST_CONNECTIONS]:
-            self._open.pop(oldest, None)
-            with contextlib.suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as above
-        self._open.pop(request, None)
-        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         log.debug("serving metrics to %s failed", client_address)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsq_ha.options.patterns import compile_glob, compile_regexp, compile_wildcards
+from nsq_ha.options.patterns import compile_glob, compile_regexp
 
 REGEXPS = [
     ("^b", "bc", "ab"),
@@ -92,12 +92,3 @@ def test_globs(pattern: str, text: str, other: str | None) -> None:
 def test_wrong_globs(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         compile_glob(pattern)
-
-
-def test_wildcards() -> None:
-    found = compile_wildcards("a*.?")
-    assert found.matches("axy.z")
-    assert not any(map(found.matches, ("a.", "axyz", "ba.z")))
-    assert compile_wildcards("*" * 4096).matches("x")
-    for longest in ("?" * 4096, "é*" * 1365):
-        assert not compile_wildcards(longest).matches("x")

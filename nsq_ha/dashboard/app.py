@@ -32,8 +32,6 @@ from nsq_ha.base.threads import in_thread
 from nsq_ha.dashboard.changing import Changing
 from nsq_ha.dashboard.guard import (
     MAX_ADDRESS,
-    MAX_CONNECTIONS,
-    BrowserConnection,
     Checked,
     Guard,
     address,
@@ -335,8 +333,7 @@ async def serve(
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=1 if extra is None else _LAST_PAGE,
-        limit_concurrency=MAX_CONNECTIONS,
-        http=BrowserConnection,
+        http="h11",
         ws="none",
     )
     with _listening(options.host, options.port) as listener:

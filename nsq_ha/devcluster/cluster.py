@@ -28,7 +28,6 @@ from nsq_ha.devcluster.nodes import HOST, ClusterNode
 from nsq_ha.devcluster.nsqd.node import HaNsqd
 from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd, PlainSession
 from nsq_ha.devcluster.nsqd.session import Session
-from nsq_ha.devcluster.storage.queues import node_ids_of
 from nsq_ha.devcluster.storage.replica import TopicOptions
 from nsq_ha.process.loop_thread import Portal
 from nsq_ha.protocol.server.identify import HA_LIMITS, PLAIN_LIMITS
@@ -74,8 +73,6 @@ class DevCluster:
         nsqd_ports: TCP ports of the first nsqds, whose HTTP ports are one above; the others use free ports.
         plain: Imitate upstream's nsqd and nsqlookupd, without partitions, replicas and leaders. The arguments of
             elections (``write_without_channels``, ``slow_leaders``) then mean nothing.
-        node_ids: The ``-node-id`` of the first nsqds of a plain cluster, 0..1023. The others have the real default,
-            which is the same for all nsqds of one host: so two of them give equal message ids.
         retain_bytes: Bytes of messages that a partition keeps after all its channels finished them. None keeps all
             of them. A plain nsqd keeps none in any case.
         tls: The server's context. None for a server without TLS.
@@ -113,7 +110,6 @@ class DevCluster:
         lookupd_ports: Sequence[int] = (),
         nsqd_ports: Sequence[int] = (),
         plain: bool = False,
-        node_ids: Sequence[int] = (),
         retain_bytes: int | None = None,
         tls: ssl.SSLContext | None = None,
         tls_required: bool = False,
@@ -134,7 +130,6 @@ class DevCluster:
         self._lookupd_ports = [*lookupd_ports, *[0] * nsqlookupds][:nsqlookupds]
         self._nsqd_ports = [*nsqd_ports, *[0] * nsqds][:nsqds]
         self._plain = plain
-        self._node_ids = node_ids_of(node_ids, nsqds)
         if retain_bytes is not None and retain_bytes < 0:
             raise ValueError(f"retain_bytes must not be below 0, not {retain_bytes}")
         limits = _changed(
@@ -214,14 +209,13 @@ class DevCluster:
         control = self._running = PlainControl(host)
         for number, port in enumerate(self._lookupd_ports):
             control.lookupds.append(PlainNsqlookupd(f"nsqlookupd-{number}", host, plain_lookupd_app, port))
-        for number, (port, node_id) in enumerate(zip(self._nsqd_ports, self._node_ids, strict=True)):
+        for number, port in enumerate(self._nsqd_ports):
             nsqd = PlainNsqd(
                 f"nsqd-{number}",
                 host,
                 PlainSession,
                 plain_nsqd_app,
                 port,
-                node_id=node_id,
                 changed=control.changed,
                 channels_of=control.channels_of,
             )

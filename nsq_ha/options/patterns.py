@@ -98,12 +98,6 @@ def compile_glob(pattern: str) -> Pattern:
     return _whole(_expression(pattern) + ("|" if may_be_empty else ""))
 
 
-def compile_wildcards(part: str) -> Pattern:
-    """Return the pattern for a key with ``*`` and ``?``, which must match the whole text."""
-    meanings = {"*": ".*", "?": "."}
-    return _whole("".join(meanings.get(char) or re2.escape(char) for char in part))
-
-
 def _whole(expression: str) -> Pattern:
     return Pattern(rf"(?s)\A(?:{expression})\z")
 

@@ -1,15 +1,16 @@
 r"""Filters on extension headers in IDENTIFY, and which messages they match.
 
-The key is a path of Go's ``gjson``: ``a.b`` is the value ``b`` inside ``a``, ``*`` and ``?`` are wildcards, and ``\``
-makes the next character an ordinary one. A client escapes the name of a header, so that it is only a name.
+The key is a path of Go's ``gjson``, in which ``\`` makes the next character an ordinary one. A client escapes the name
+of a header, so that it is only a name; here it always is one.
 
-Source: youzan/nsq ``nsqd/ext_filter.go``; github.com/tidwall/gjson v1.1.3 ``parseObjectPath``, ``parseObject``.
+Source: youzan/nsq ``nsqd/ext_filter.go``; github.com/tidwall/gjson v1.1.3 ``parseObjectPath``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -26,6 +27,7 @@ _GLOB: Final = 3
 _SEVERAL: Final = 4
 _MOST_BYTES: Final = 4096
 _TYPES: Final = {"equals": _EQUALS, "regexp": _REGEXP, "glob": _GLOB}
+_ESCAPED: Final = re.compile(r"\\(.?)", re.DOTALL)
 _RELATIONS: Final = {"all_of": "all", "any_of": "any"}
 
 
@@ -106,7 +108,7 @@ def _pattern(kind: int | None, value: str) -> Pattern | None:
     return (compile_regexp if kind == _REGEXP else compile_glob)(value)
 
 
-def _comparison(rule: FilterRule, key: str, pattern: Pattern | None) -> Callable[[object], bool]:
+def _comparison(rule: FilterRule, key: str, pattern: Pattern | None) -> Callable[[Mapping[str, object]], bool]:
     if pattern is not None:
         return lambda header: pattern.matches(text_at(header, key) or "")
     value, pairs = rule.filter_data, rule.filter_data_list
@@ -123,72 +125,21 @@ def _comparison(rule: FilterRule, key: str, pattern: Pattern | None) -> Callable
     return lambda header: holds(text_at(header, path) == text for path, text in wanted)
 
 
-class _Pairs(list[tuple[str, object]]):
-    """The pairs of a JSON object, in order and with repeated keys."""
-
-
-def decoded(header: bytes) -> object:
-    """Return the value of a header, in which an object is a list of pairs. None if it is not JSON."""
+def decoded(header: bytes) -> Mapping[str, object]:
+    """Return the values of a header by their names, the first of repeated ones; empty if it is no JSON object."""
     try:
-        return json.loads(header.decode("utf-8", "replace"), object_pairs_hook=_Pairs)
+        found = json.loads(header.decode("utf-8", "replace"), object_pairs_hook=lambda pairs: dict(reversed(pairs)))
     except (ValueError, RecursionError):
-        return None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
-def text_at(header: object, path: str) -> str | None:
-    """Return the text at ``path`` in a decoded header. None if there is none, or another value.
-
-    The first of repeated keys counts.
-    """
-    found = _find(header, path)
+def text_at(header: Mapping[str, object], path: str) -> str | None:
+    """Return the text of the header that ``path`` names. None if there is none, or another value."""
+    found = header.get(_ESCAPED.sub(r"\1", path))
     return _of_go(found) if isinstance(found, str) else None
 
 
 def _of_go(text: str) -> str:
     """Return a text of JSON as Go reads it, which has no lone surrogates."""
     return text if text.isascii() else "".join("\ufffd" if 0xD800 <= ord(char) <= 0xDFFF else char for char in text)
-
-
-def _find(value: object, path: str) -> object:
-    """Return the value at ``path``; ``_ABSENT`` if there is none."""
-    part, rest, is_wild = _split(path)
-    if isinstance(value, _Pairs):
-        allows = _wildcards(part).matches if is_wild else part.__eq__
-        for key, inside in value:
-            if allows(_of_go(key)):
-                if rest is None:
-                    return inside
-                if (found := _find(inside, rest)) is not _ABSENT:
-                    return found
-    elif isinstance(value, list) and part.isascii() and part.isdigit() and int(part[:9]) < len(value):
-        inside = value[int(part[:9])]
-        return inside if rest is None else _find(inside, rest)
-    return _ABSENT
-
-
-_ABSENT: Final = object()
-
-
-def _split(path: str) -> tuple[str, str | None, bool]:
-    """Return the first part of a path, the rest or None, and whether the part has wildcards."""
-    part: list[str] = []
-    is_wild = False
-    position = 0
-    while position < len(path):
-        char = path[position]
-        position += 1
-        if char == ".":
-            return "".join(part), path[position:], is_wild
-        if char == "\\":
-            part.append(path[position : position + 1])
-            position += 1
-            continue
-        is_wild |= char in "*?"
-        part.append(char)
-    return "".join(part), None, is_wild
-
-
-def _wildcards(part: str) -> Pattern:
-    from nsq_ha.options.patterns import compile_wildcards  # noqa: PLC0415 # an extra
-
-    return compile_wildcards(part)

@@ -111,7 +111,7 @@ def test_pause_skip_and_delays_over_http(seen: Probe) -> None:
         consuming.send(b"REQ " + data[10:26] + b" 60000\n")
         until(lambda: stats(seen)["channels"][0]["deferred_count"] == 1)
         assert stats(seen)["channels"][0]["in_flight_count"] == 1
-        assert call(seen, "/channel/emptydelayed", channel="billing").status_code == 200
+        assert call(seen, "/channel/empty", channel="billing").status_code == 200
         until(lambda: stats(seen)["channels"][0]["depth"] == 0)
         assert call(seen, "/pub", b"later").text == "OK"
         consuming.send(b"REQ " + consuming.message()[10:26] + b" 1000000\n")

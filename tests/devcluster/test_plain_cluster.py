@@ -300,18 +300,6 @@ def test_the_host_gives_the_node_id(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_node_id() == 617
 
 
-def test_nsqds_can_have_node_ids_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    with DevCluster(plain=True, nsqds=3, node_ids=(1, 1023)) as cluster:
-        nodes = [ids(cluster, node, "t")[0][0] >> 12 & 1023 for node in cluster.nsqds]
-        assert nodes == [1, 1023, default_node_id()]
-
-
-@pytest.mark.parametrize("number", [-1, 1024])
-def test_a_node_id_has_ten_bits(number: int) -> None:
-    with pytest.raises(ValueError, match=f"node_ids must be numbers from 0 to 1023, not {number}"):
-        DevCluster(plain=True, node_ids=[number])
-
-
 # ---------------------------------------------------------------- clients that do not read
 
 

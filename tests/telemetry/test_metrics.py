@@ -1,6 +1,5 @@
 """What metrics say, in which format, and how they are served."""
 
-import contextlib
 import gc
 import os
 import re
@@ -227,20 +226,6 @@ def test_a_port_that_is_in_use_is_named(server: prometheus.MetricsServer) -> Non
         prometheus.serve(port)
     with pytest.raises(ConfigError, match="cannot be served"):
         prometheus.serve(70_000)
-
-
-def test_half_sent_requests_take_few_threads_and_lock_nobody_out(server: prometheus.MetricsServer) -> None:
-    """Each took a thread and a descriptor of the program, for as long as somebody wrote a byte now and then."""
-    address = ("127.0.0.1", int(server.url.split(":")[2].partition("/")[0]))
-    with contextlib.ExitStack() as stack:
-        count = prometheus.MOST_CONNECTIONS + 8
-        half = [stack.enter_context(socket.create_connection(address, LIMIT)) for _ in range(count)]
-        for each in half[:8]:
-            each.settimeout(5.0)
-            with contextlib.suppress(ConnectionResetError):
-                assert each.recv(1) == b""
-        with urllib.request.urlopen(server.url, timeout=LIMIT) as answer:  # noqa: S310
-            assert answer.status == 200
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

@@ -36,7 +36,6 @@ _CHANNEL_CHANGES: Final[dict[str, Callable[[Channel, float], None]]] = {
     "/channel/skip": Channel.skip,
     "/channel/unskip": Channel.unskip,
     "/channel/empty": Channel.empty_and_dispatch,
-    "/channel/emptydelayed": Channel.empty_delayed,
 }
 
 

@@ -44,7 +44,6 @@ class PlainNsqd(AnyNsqd):
         connect: See ``name``.
         app: See ``name``.
         port: See ``name``.
-        node_id: Part of its message ids (``-node-id``).
         changed: Called with this node, topic and channel (empty for the topic itself), and whether it was created or
             deleted.
         channels_of: Returns the channels of a new topic that the nsqlookupds know.
@@ -61,7 +60,6 @@ class PlainNsqd(AnyNsqd):
         app: Callable[[Any], App],
         port: int,
         *,
-        node_id: int,
         changed: Callable[[PlainNsqd, str, str, bool], None],
         channels_of: Callable[[str], Iterable[str]],
     ) -> None:
@@ -69,7 +67,6 @@ class PlainNsqd(AnyNsqd):
         self.topics: dict[str, PlainNsqdTopic] = {}
         self._changed = changed
         self._channels_of = channels_of
-        self._node_id = node_id
         self._next_scan = self._next_refresh = 0.0
         self._scanned: list[PlainChannel] = []  # a new channel is added with the next refresh
 
@@ -77,7 +74,7 @@ class PlainNsqd(AnyNsqd):
         """Return a topic. A new one gets the channels that the nsqlookupds know."""
         topic = self.topics.get(name)
         if topic is None:
-            topic = self.topics[name] = PlainNsqdTopic(name, self.host.chance, Guids(self._node_id))
+            topic = self.topics[name] = PlainNsqdTopic(name, self.host.chance, Guids())
             self._changed(self, name, "", True)
             for channel in self._channels_of(name):
                 self.channel(topic, channel)

@@ -364,12 +364,6 @@ class Channel(AnyChannel[int, InFlight]):
         """Confirm everything that can be read; a message in hand is still delivered."""
         self.reset(self.end)
 
-    def empty_delayed(self, now: float) -> None:
-        """Confirm all delayed messages, and read on."""
-        for entry in self._delayed.clear():
-            self._confirm(entry.index)
-        self.dispatch(now)
-
     def grow(self, end: int) -> None:
         """Move the end, so that more can be read. The caller dispatches after this turn's commands."""
         self.end = end

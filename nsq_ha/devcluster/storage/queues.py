@@ -7,8 +7,8 @@ of chance, so there is no order. A message that was finished is gone.
 The invariants: a message of a channel is in its queue, in flight or deferred, and
 never in two of them; a topic keeps messages only while it has no channel or is paused.
 
-A message id is made of time, node id and a sequence. All nsqds of one host have the same node id unless each is given
-one, and each topic has a sequence of its own. So two nsqds give equal ids to messages that come in the same
+A message id is made of time, node id and a sequence. All nsqds of one host have the same node id, and each topic has a
+sequence of its own. So two nsqds give equal ids to messages that come in the same
 millisecond, and so do two topics of one nsqd.
 
 Source: nsqio/nsq ``nsqd/guid.go``, ``nsqd/options.go``, ``nsqd/topic.go``, ``nsqd/channel.go``;
@@ -22,7 +22,7 @@ import socket
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import random
 
 
-NODE_IDS: Final = 1024
 _EPOCH: Final = 1288834974288
 _SEQUENCES: Final = 4096
 _TIME_SHIFT: Final = 22
@@ -41,24 +40,8 @@ _NODE_SHIFT: Final = 12
 
 
 def default_node_id() -> int:
-    """Return the node id of every nsqd on this host that is not given one (``-node-id``)."""
-    return zlib.crc32(hashlib.md5(socket.gethostname().encode(), usedforsecurity=False).digest()) % NODE_IDS
-
-
-def node_ids_of(given: Sequence[int], nsqds: int) -> list[int]:
-    """Return the node id of each nsqd.
-
-    Args:
-        given: Those of the first ones; the others have the default.
-        nsqds: Number of nsqds.
-
-    Raises:
-        ValueError: One has more than 10 bits.
-    """
-    for number in given:
-        if not 0 <= number < NODE_IDS:
-            raise ValueError(f"node_ids must be numbers from 0 to {NODE_IDS - 1}, not {number}")
-    return [*given[:nsqds], *[default_node_id()] * (nsqds - len(given))]
+    """Return the node id of every nsqd on this host, as without ``-node-id``."""
+    return zlib.crc32(hashlib.md5(socket.gethostname().encode(), usedforsecurity=False).digest()) % 1024
 
 
 def now() -> int:
@@ -67,14 +50,10 @@ def now() -> int:
 
 
 class Guids:
-    """Gives the ids of one topic, 16 hexadecimal digits each.
+    """Gives the ids of one topic, 16 hexadecimal digits each."""
 
-    Args:
-        node_id: The nsqd's.
-    """
-
-    def __init__(self, node_id: int) -> None:
-        self._node = node_id << _NODE_SHIFT
+    def __init__(self) -> None:
+        self._node = default_node_id() << _NODE_SHIFT
         self._last = 0, 0
 
     def next(self) -> bytes:

@@ -15,6 +15,7 @@ from typing import Final
 from nsq_ha.errors import MessageRefusedError
 from nsq_ha.message import TAG_KEY, TRACE_KEY
 from nsq_ha.protocol.encoding import MAX_TRACE_ID
+from nsq_ha.protocol.ext_filter import decoded
 from nsq_ha.protocol.server.gotext import quote
 
 _DECIMAL: Final = re.compile(r"0*([0-9]{1,20})")
@@ -50,11 +51,7 @@ def trace_id_of(header: bytes) -> int | None:
 
 def tag_of(header: bytes) -> str:
     """Return the dispatch tag in a header; empty if there is none."""
-    try:
-        value = json.loads(header.decode("utf-8", "surrogateescape"), object_pairs_hook=_first_wins)
-    except (ValueError, RecursionError):
-        return ""
-    tag = value.get(TAG_KEY) if isinstance(value, dict) else None
+    tag = decoded(header).get(TAG_KEY)
     return tag if isinstance(tag, str) else ""
 
 
