@@ -183,13 +183,13 @@ class Offer:
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server agreed to, with the wire's names; times in milliseconds.
+    """What the server agreed to, with the wire's names, in its order; times in milliseconds.
 
     The defaults are nsqd's, for a server that answers a plain ``OK``.
 
     Attributes:
-        version: The server's version; empty if unknown.
         max_rdy_count: Largest RDY.
+        version: The server's version; empty if unknown.
         max_msg_timeout: How long TOUCH can keep a message, milliseconds.
         msg_timeout: Message timeout of this connection, milliseconds. nsqd 0.2.29 and 0.2.30 say 0 for their default,
             which they do not name; it is taken for 60 s.
@@ -205,8 +205,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         desired_tag: Dispatch tag; empty for no tag.
     """
 
-    version: _Text = ""
     max_rdy_count: _Positive = 2500
+    version: _Text = ""
     max_msg_timeout: _Positive = 900_000
     msg_timeout: _Natural = _MSG_TIMEOUT
     tls_v1: bool = False

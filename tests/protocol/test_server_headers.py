@@ -68,12 +68,8 @@ def test_a_header_that_the_server_refuses(header: bytes, code: str) -> None:
         (b"{} " + b"a" * 80, f'unexpected tail: "{"a" * 80}"'),
         (b"nope", 'cannot parse JSON: unparsed tail: "nope"'),
         (b" nope ", 'cannot parse JSON: unparsed tail: "nope "'),
-        (b"\x0bnope", 'cannot parse JSON: unparsed tail: "\\vnope"'),
+        (b"\x0bnope", 'cannot parse JSON: unparsed tail: "\\x0bnope"'),
         (b'{"a":1', 'cannot parse JSON: unparsed tail: "{\\"a\\":1"'),
-        (
-            b"{\x0bnope",
-            'cannot parse JSON: cannot parse object: cannot find opening \'"" for object key; unparsed tail: "\\vnope"',
-        ),
     ],
 )
 def test_a_fault_in_the_json_is_told_in_the_servers_words(header: bytes, text: str) -> None:

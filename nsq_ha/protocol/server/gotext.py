@@ -12,7 +12,6 @@ import re
 from typing import Final
 
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
-_ESCAPES: Final = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
 _INT64: Final = range(-(2**63), 2**63)
 
 
@@ -22,18 +21,13 @@ def quote(text: bytes) -> str:
 
 
 def _quoted(char: str) -> str:
-    code = ord(char)
     if char in '"\\':
         return "\\" + char
     if char.isprintable():
         return char
-    if char in _ESCAPES:
-        return _ESCAPES[char]
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    if "\udc80" <= char <= "\udcff":  # a byte that is not UTF-8
+        return f"\\x{ord(char) - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode()
 
 
 def byte_lists(words: list[bytes]) -> str:
@@ -63,15 +57,5 @@ def parse_int(text: bytes, function: str) -> int:
 
 
 def parse_digits(text: bytes) -> int | None:
-    """Parse like nsqd's ``ByteToBase10``: digits only, no digits is 0, wrap at 64 bits. Return None if it refuses."""
-    value = 0
-    for digit in text:
-        if not 0x30 <= digit <= 0x39:
-            return None
-        value = (value * 10 + digit - 0x30) & 0xFFFF_FFFF_FFFF_FFFF
-    return value
-
-
-def int64(value: int) -> int:
-    """Wrap an unsigned 64-bit number to a signed one, as Go's conversion does."""
-    return (value + 2**63) % 2**64 - 2**63
+    """Parse like nsqd's ``ByteToBase10``: digits only, no digits is 0. Return None if it refuses."""
+    return int(text[:40] or b"0") if text.isdigit() or not text else None
