@@ -5,15 +5,13 @@ The invariant: each piece of the input becomes a message, or an error with the n
 
 from __future__ import annotations
 
-import base64
-import binascii
 import csv
 import json
 import re
 import warnings
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import click
 import msgspec
@@ -21,14 +19,7 @@ import msgspec
 from nsq_ha.cli.lines import Line
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import OutgoingMessage
-from nsq_ha.options.checks import is_whole
-
-_SAID_BY_TAIL: Final = frozenset(
-    {"topic", "offset", "internal_id", "attempts", "timestamp_ns", "nsqd", "dead_letter", "ext_base64"}
-)
-"""Fields of a message that say where it was; they are not published."""
-_OWN: Final = frozenset({"body", "body_base64", "key", "partition", "headers", "tag", "trace_id", "header_error"})
-_MAX_TRACE_ID: Final = 2**64 - 1
+from nsq_ha.options.checks import shown
 
 
 class BadLine(NamedTuple):
@@ -108,7 +99,7 @@ def key_of(data: bytes, name: str) -> str | int:
         raise ConfigError(f"field {name!r} (--key-field) is missing")
     key = value[name]
     if isinstance(key, bool) or not isinstance(key, str | int):
-        raise ConfigError(f"field {name!r} (--key-field) must be text or an integer, not {_kind(key)}")
+        raise ConfigError(f"field {name!r} (--key-field) must be text or an integer, not {shown(key)}")
     return key
 
 
@@ -124,90 +115,51 @@ def _refuse(constant: str) -> object:
     raise ValueError(f"it has {constant}")
 
 
-def _kind(value: object) -> str:
-    """Return the JSON name for the kind of a value."""
-    names = {
-        type(None): "null",
-        bool: "a boolean",
-        int: "a number",
-        float: "a fraction",
-        list: "a list",
-        str: "a text",
-    }
-    return names.get(type(value), "an object")
-
-
 # ---------------------------------------------------------------- messages of tail
 
 
+class _Told(msgspec.Struct, forbid_unknown_fields=True):
+    """A message as ``nsq-ha tail --json`` prints it. The last fields say where it was, and are not published."""
+
+    body: str | None = None
+    body_base64: bytes | None = None
+    key: str | int | None = None
+    partition: int | None = None
+    headers: dict[str, Any] | None = None
+    tag: str | None = None
+    trace_id: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    header_error: Any = None
+    ext_base64: Any = None
+    topic: Any = None
+    offset: Any = None
+    internal_id: Any = None
+    attempts: Any = None
+    timestamp_ns: Any = None
+    nsqd: Any = None
+    dead_letter: Any = None
+
+
 def _of_tail(data: bytes, options: InputOptions) -> OutgoingMessage:
-    entry = _decode(data)
-    if not isinstance(entry, dict):
-        raise ConfigError(f"{_kind(entry)}, not a JSON object as `nsq-ha tail --json` prints it")
-    if unknown := sorted(entry.keys() - _OWN - _SAID_BY_TAIL):
-        raise ConfigError(
-            f"unknown field {unknown[0]!r}: the fields of a message are body or body_base64, key, partition, headers,"
-            f" tag and trace_id"
-        )
-    body = _body(entry)
+    try:
+        told = msgspec.json.decode(data, type=_Told)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ConfigError(f"not a message as `nsq-ha tail --json` prints it: {error}") from error
+    body = told.body_base64 if told.body is None else told.body.encode()
+    if body is None or None not in (told.body, told.body_base64):
+        raise ConfigError("it must have either a field body or a field body_base64")
     key = options.key if options.key_field is None else key_of(body, options.key_field)
     if key is None and options.partition is None:
-        key = _checked(entry, "key", "text or an integer", lambda value: isinstance(value, str) or is_whole(value))
+        key = told.key
     partition = options.partition
     if partition is None and key is None and options.keeps_partition:
-        partition = _checked(entry, "partition", "an integer", is_whole)
+        partition = told.partition
     if options.body_only:
         return OutgoingMessage(body, key, partition, None, options.headers or None, options.tag)
-    return OutgoingMessage(body, key, partition, _trace_id(entry), *_described(entry, options))
-
-
-def _body(entry: dict[str, Any]) -> bytes:
-    if ("body" in entry) is ("body_base64" in entry):
-        raise ConfigError("it must have either a field body or a field body_base64")
-    name = "body" if "body" in entry else "body_base64"
-    text = entry[name]
-    if not isinstance(text, str):
-        raise ConfigError(f"field {name!r} must be text, not {_kind(text)}")
-    try:
-        return text.encode() if name == "body" else base64.b64decode(text, validate=True)
-    except UnicodeEncodeError as error:
-        raise ConfigError(f"field 'body' has a character that UTF-8 cannot encode: {error}") from error
-    except (binascii.Error, ValueError) as error:
-        raise ConfigError(f"field 'body_base64' is not base64: {error}") from error
-
-
-def _trace_id(entry: dict[str, Any]) -> int | None:
-    found: int | None = _checked(
-        entry,
-        "trace_id",
-        f"0..{_MAX_TRACE_ID}",
-        lambda value: is_whole(value) and 0 <= value <= _MAX_TRACE_ID,
-        shown=lambda value: str(value)[:30] if is_whole(value) else _kind(value),
-    )
-    return found or None
-
-
-def _described(entry: dict[str, Any], options: InputOptions) -> tuple[dict[str, object] | None, str | None]:
-    """Return the headers and the tag."""
-    if "header_error" in entry or "ext_base64" in entry:
+    if told.header_error is not None or told.ext_base64 is not None:
         raise ConfigError("its headers are not JSON, so they cannot be published: give --body-only to leave them out")
-    headers = _checked(entry, "headers", "an object", lambda value: isinstance(value, dict))
-    tag = _checked(entry, "tag", "text", lambda value: isinstance(value, str))
-    merged = {**(options.headers or {}), **(headers or {})}
-    return merged or None, options.tag if tag is None else tag
-
-
-def _checked(
-    entry: dict[str, Any],
-    name: str,
-    wanted: str,
-    is_right: Callable[[Any], bool],
-    shown: Callable[[Any], str] = _kind,
-) -> Any:  # noqa: ANN401 - JSON
-    value = entry.get(name)
-    if value is not None and not is_right(value):
-        raise ConfigError(f"field {name!r} must be {wanted}, not {shown(value)}")
-    return value
+    headers = {**(options.headers or {}), **(told.headers or {})}
+    tag = options.tag if told.tag is None else told.tag
+    return OutgoingMessage(body, key, partition, told.trace_id or None, headers or None, tag)
 
 
 # ---------------------------------------------------------------- CSV

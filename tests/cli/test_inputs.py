@@ -69,15 +69,13 @@ def test_flags_win_over_a_line_and_headers_are_joined() -> None:
     [
         ({}, "it must have either a field body or a field body_base64"),
         ({"body": "a", "body_base64": "YQ=="}, "it must have either a field body or a field body_base64"),
-        ({"body": 1}, "field 'body' must be text, not a number"),
-        ({"body_base64": "*"}, "field 'body_base64' is not base64"),
-        ({"body": "\ud800"}, "field 'body' has a character that UTF-8 cannot encode"),
-        ({"body": "a", "bdoy": "b"}, "unknown field 'bdoy': the fields of a message are body or body_base64, key"),
-        ({"body": "a", "key": 1.5}, "field 'key' must be text or an integer, not a fraction"),
-        ({"body": "a", "partition": True}, "field 'partition' must be an integer, not a boolean"),
-        ({"body": "a", "headers": []}, "field 'headers' must be an object, not a list"),
-        ({"body": "a", "tag": 1}, "field 'tag' must be text, not a number"),
-        ({"body": "a", "trace_id": -1}, "field 'trace_id' must be 0..18446744073709551615, not -1"),
+        ({"body": 1}, "not a message as `nsq-ha tail --json` prints it: Expected `str | null`, got `int`"),
+        ({"body_base64": "*"}, "not a message as `nsq-ha tail --json` prints it: Invalid base64"),
+        ({"body": "\ud800"}, "not a message as `nsq-ha tail --json` prints it: "),
+        ({"body": "a", "bdoy": "b"}, "not a message as `nsq-ha tail --json` prints it: Object contains unknown field"),
+        ({"body": "a", "key": 1.5}, "not a message as `nsq-ha tail --json` prints it: Expected `"),
+        ({"body": "a", "partition": True}, "not a message as `nsq-ha tail --json` prints it: Expected `int | null`"),
+        ({"body": "a", "trace_id": -1}, "not a message as `nsq-ha tail --json` prints it: Expected `int` >= 0"),
         ({"body": "a", "headers": None, "header_error": "x"}, "its headers are not JSON, so they cannot be published"),
     ],
 )
@@ -87,9 +85,9 @@ def test_a_line_that_is_no_message_says_why(fields: dict[str, object], text: str
     assert str(refused.value).startswith(text)
 
 
-@pytest.mark.parametrize(("line", "text"), [(b"[1]", "a list, not a JSON object as"), (b"{", "not JSON: ")])
-def test_a_line_that_is_no_object_says_so(line: bytes, text: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{text}"):
+@pytest.mark.parametrize("line", [b"[1]", b"{", b"\xff"])
+def test_a_line_that_is_no_object_says_so(line: bytes) -> None:
+    with pytest.raises(ConfigError, match=r"^not a message as"):
         message_of(line, TAIL)
 
 

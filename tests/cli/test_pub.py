@@ -54,7 +54,7 @@ def test_lines_that_fail_are_named_and_the_others_published(invoke: Invoke, orde
     assert [failure.split(":")[:2] for failure in failures] == [[f"line {n}", " not stored"] for n in (2, 3, 4, 5, 6)]
     assert [failure.partition("not stored: ")[2] for failure in failures[1:4]] == [
         "not a JSON object, so it has no field 'u' (--key-field)",
-        "field 'u' (--key-field) must be text or an integer, not a boolean",
+        "field 'u' (--key-field) must be text or an integer, not True",
         "field 'u' (--key-field) is missing",
     ]
     assert summary.startswith("published 2 of 7 lines in ")
