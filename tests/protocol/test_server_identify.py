@@ -27,8 +27,8 @@ def test_null_counts_as_absent() -> None:
     assert read_identify(b"null") == SessionSettings()
 
 
-def test_texts_may_have_any_bytes() -> None:
-    found = read_identify(b'{"heartbeat_interval":5000,"client_id":"\xff"}')
+def test_names_may_come_in_any_case_and_texts_in_any_bytes() -> None:
+    found = read_identify(b'{"HeartBeat_Interval":5000,"client_id":"\xff"}')
     assert found == SessionSettings(heartbeat_interval=5000, client_id="\ufffd")
 
 
@@ -132,9 +132,9 @@ def test_the_answer_repeats_the_settings() -> None:
     assert (answer.desired_tag, answer.deflate, answer.deflate_level) == ("blue", False, 0)
 
 
-def test_a_filter_is_read() -> None:
+def test_a_filter_is_read_with_names_in_any_case() -> None:
     found = read(
-        ext_filter={"type": 4, "filter_ext_key": "any", "inverse": True, "filter_data_list": [{"filter_data": "v"}]}
+        ext_filter={"Type": 4, "FILTER_EXT_KEY": "any", "inverse": True, "filter_data_list": [{"Filter_Data": "v"}]}
     )
     assert found.ext_filter == FilterRule(4, True, "any", None, [Pair(None, "v")])
     assert read(ext_filter=None).ext_filter is None

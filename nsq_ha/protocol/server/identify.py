@@ -9,7 +9,7 @@ Source: server protocol 3; youzan/nsq and nsqio/nsq ``nsqd/client_v2.go`` ``Iden
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -115,7 +115,7 @@ _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class IdentifyBody(msgspec.Struct):
-    """The JSON of IDENTIFY; null counts as absent, and texts may have any bytes, as in Go's decoder."""
+    """The JSON of IDENTIFY; null counts as absent, and names may come in any case, as in Go's decoder."""
 
     short_id: str | None = None
     long_id: str | None = None
@@ -139,7 +139,15 @@ class IdentifyBody(msgspec.Struct):
     ext_filter: FilterRule | None = None
 
 
-_decoder: Final = msgspec.json.Decoder(IdentifyBody | None)
+_fields_are_known: Final = msgspec.json.Decoder(IdentifyBody)
+"""Made before any thread needs it, see ``shapes``."""
+
+
+def _lowered(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return ``value`` with the names of all its objects in lower case."""
+    if isinstance(value, dict):
+        return {name.lower(): _lowered(inside) for name, inside in value.items()}
+    return [_lowered(each) for each in value] if isinstance(value, list) else value
 
 
 def read_identify(
@@ -210,7 +218,8 @@ def read_plain_identify(
 
 def _decoded(data: bytes) -> IdentifyBody | Malformed:
     try:
-        return _decoder.decode(data.decode("utf-8", "replace")) or IdentifyBody()
+        content = msgspec.json.decode(data.decode("utf-8", "replace"), type=dict[str, Any] | None)
+        return msgspec.convert(_lowered(content or {}), IdentifyBody)
     except (msgspec.MsgspecError, RecursionError):
         return refusal(_WORD, "E_BAD_BODY", "IDENTIFY failed to decode JSON body")
 
