@@ -293,7 +293,7 @@ def test_one_that_goes_round_and_round_stays_small() -> None:
         (b"x", headers_of(dead_letter_topic="a"), "is no dead letter"),
         (b"x", headers_of(dead_letter_version="2"), "version '2', but this program reads '1'"),
         (b"x", headers_of(dead_letter_version=1), "version 1, but this program reads '1'"),
-        (b"x", headers_of(dead_letter_version="1"), "its field topic is missing"),
+        (b"x", headers_of(dead_letter_version="1"), "its field id is missing"),
         (b"nsq-dead-letter/2 {}\nx", None, "version '2', but this program reads '1'"),
         (b"nsq-dead-letter/\xff {}\nx", None, "version '"),
         (b"nsq-dead-letter/1 {}", None, "its envelope ends within the first line"),
@@ -304,7 +304,11 @@ def test_one_that_goes_round_and_round_stays_small() -> None:
         (b'nsq-dead-letter/1 {"size":"2"}\nx', None, "its body has 1 bytes, but the envelope says '2'"),
         (b'nsq-dead-letter/1 {"size":"1","headers":[]}\nx', None, "headers are not a JSON object"),
         (b'nsq-dead-letter/1 {"size":"1","tag":1}\nx', None, "its tag no text"),
-        (b'nsq-dead-letter/1 {"topic":"orders","size":"1"}\nx', None, "its field channel is missing"),
+        (
+            b'nsq-dead-letter/1 {"topic":"orders","id":"0000000000000000","size":"1"}\nx',
+            None,
+            "missing required field `channel`",
+        ),
     ],
 )
 def test_what_is_no_dead_letter_says_why(body: bytes, ext: bytes | None, text: str) -> None:
@@ -319,7 +323,6 @@ def test_what_is_no_dead_letter_says_why(body: bytes, ext: bytes | None, text: s
     [
         ("topic", 7),
         ("partition", "three"),
-        ("partition", None),
         ("id", "0g"),
         ("id", "00"),
         ("trace_id", ""),
@@ -340,7 +343,7 @@ def test_a_damaged_field_is_named(field: str, value: object) -> None:
     form = written(message())[0]
     assert form.headers is not None
     damaged = form._replace(headers={**form.headers, f"dead_letter_{field}": value})
-    with pytest.raises(DeadLetterError, match=f"is a damaged dead letter: its field {field} is not"):
+    with pytest.raises(DeadLetterError, match=rf"is a damaged dead letter: .*\b{field}\b"):
         DeadLetter.of(arrived(damaged))
 
 

@@ -1,4 +1,4 @@
-"""The time limit of a whole call, and what its error says.
+"""The limits of a whole call: its time, with what the error says, and how many servers it asks at once.
 
 ``leading`` and ``spread`` record there what is not done yet, so that the error of a call that ends in the middle names
 it.
@@ -9,8 +9,9 @@ Source: server failures 2.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Final, Self, TypeVar
 
 from nsq_ha.errors import (
     MAY_STILL_HAPPEN,
@@ -21,6 +22,24 @@ from nsq_ha.errors import (
     TopicNotFoundError,
 )
 from nsq_ha.options.checks import check_timeout
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+AT_ONCE: Final = 16
+"""Number of servers that one call asks at the same time."""
+
+
+async def several(ask: Callable[[T], Awaitable[U]], of: Iterable[T], most: int = AT_ONCE) -> list[U]:
+    """Return what ``ask`` returns for each, in their order; only some are asked at the same time."""
+    slots = asyncio.Semaphore(most)
+
+    async def limited(each: T) -> U:
+        async with slots:
+            return await ask(each)
+
+    return list(await asyncio.gather(*map(limited, of)))
 
 
 class Bounded:

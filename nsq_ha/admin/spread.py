@@ -15,6 +15,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
+from nsq_ha.admin.bounded import several
 from nsq_ha.admin.leading import PAUSE, Leading
 from nsq_ha.admin.nsqd_http import NO_CHANNEL, NsqdHttp
 from nsq_ha.admin.plain import tell
@@ -45,9 +46,6 @@ T = TypeVar("T")
 
 Absent = Literal["wanted", "fine", "wrong"]
 """What a target without the channel or topic means: the change creates it, nothing is to be done, or it is an error."""
-
-_AT_ONCE: Final = 16
-"""Number of requests of one call that wait for answers at the same time."""
 
 _LASTING: Final = (AuthError, BadNameError, InvalidCommandError, SubscribeRefusedError, TlsRequiredError)
 """Refusals that a later attempt would get, too."""
@@ -108,7 +106,6 @@ class Spread(Generic[T]):
         self._call = call
         self._pick = pick
         self._only = None if partitions is None else frozenset(partitions)
-        self._slots = asyncio.Semaphore(_AT_ONCE)
         self._applied: dict[str, str] = {}  # the nsqd that confirmed the change, by target
         self._before: dict[str, T | None] = {}
         self._absent: set[str] = set()
@@ -216,15 +213,14 @@ class Spread(Generic[T]):
 
     async def _each(self, targets: Iterable[_Target], act: Callable[[_Target], Awaitable[None]]) -> None:
         async def limited(target: _Target) -> None:
-            async with self._slots:
-                try:
-                    await act(target)
-                except _LASTING as error:
-                    self._refused.append(self._located(error, target))
-                except NsqError as error:
-                    self._fail(target.name, _reason(error, target.node))
+            try:
+                await act(target)
+            except _LASTING as error:
+                self._refused.append(self._located(error, target))
+            except NsqError as error:
+                self._fail(target.name, _reason(error, target.node))
 
-        await asyncio.gather(*(limited(target) for target in targets))
+        await several(limited, targets)
 
     async def _remember(self, targets: Iterable[_Target], *, needed: bool) -> None:
         """Read the statistics before the change."""

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from nsq_ha.admin import plain
-from nsq_ha.admin.bounded import Bounded
+from nsq_ha.admin.bounded import Bounded, several
 from nsq_ha.admin.cluster import ClusterAdmin
 from nsq_ha.admin.description import ClusterStats, NodeStats, PartitionDescription, TopicDescription
 from nsq_ha.admin.memory import TopicPartition
@@ -33,9 +33,6 @@ from nsq_ha.base.identity import partition_of
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, RemoteProtocolError
 from nsq_ha.options.checks import MAX_INT64, check_channel, check_partition, check_topic, shown
 from nsq_ha.policy.topology import Node, tcp_address
-
-_AT_ONCE: Final = 16
-"""Number of nsqds that are asked at the same time."""
 
 ANSWERED: Final = 0.9
 """Share of a call's time after which an nsqd that has not answered counts as silent: waiting on would lose the answers
@@ -90,14 +87,14 @@ class StatsAdmin(AdminBase):
         until: float,
     ) -> list[NodeStats]:
         """Return what some nsqds say until a time of the loop's clock, in their order."""
-        slots = asyncio.Semaphore(_AT_ONCE)
         clock = asyncio.get_running_loop().time
 
         async def ask(node: Node) -> NodeStats:
-            began: float | None = None
+            began = clock()
+            if began >= until:
+                return NodeStats(node, error="it was not asked in time, since others hang")
             try:
-                async with asyncio.timeout_at(until), slots:
-                    began = clock()
+                async with asyncio.timeout_at(until):
                     say = partial(self._leading.nsqd(node).node_stats, node, topic, channel=channel)
                     try:
                         found = await say(clients=clients)
@@ -107,13 +104,11 @@ class StatsAdmin(AdminBase):
                         found = await say()  # they may be too many to list
                     return dataclasses.replace(_only(found, topic, channel), took=clock() - began)
             except (NsqError, TimeoutError) as error:
-                if began is None:
-                    return NodeStats(node, error="it was not asked in time, since others hang")
                 took = clock() - began
                 text = str(error) or f"nsqd {node.http_url}: no complete answer within {took:.1f} s"
                 return NodeStats(node, error=text, took=took, hangs=isinstance(error, TimeoutError))
 
-        return list(await asyncio.gather(*map(ask, nodes)))
+        return await several(ask, nodes)
 
     async def describe(self, topic: str, *, clients: bool = False, timeout: float = 5.0) -> TopicDescription:
         """Return settings, leaders, replicas, channels and depths of a topic; of a plain one, nsqds instead of leaders.
@@ -137,10 +132,11 @@ class StatsAdmin(AdminBase):
             writable = readable if readable.is_plain else await self._leading.view(topic, "w")
             leaders = tuple(dict.fromkeys(readable.leaders.values()))
             # Each leader once, however many partitions it has: one that hangs must not take the time of the others.
-            answers, in_sync = await asyncio.gather(
+            answers, members = await asyncio.gather(
                 self._ask_nsqds(leaders, topic, clients=clients, until=until),
-                self._in_sync(() if readable.is_plain else leaders, topic, until),
+                self._members([] if readable.is_plain else [(leader, topic) for leader in leaders], until),
             )
+            in_sync = {(node, number): names for node, _, number, names, _ in members}
             errors = {answer.node: answer.error for answer in answers}
             stats = {(answer.node, entry.partition): entry for answer in answers for entry in answer.partitions}
 
@@ -212,22 +208,27 @@ class StatsAdmin(AdminBase):
                 self._leading.forget(topic)  # the leader may have moved
                 raise
 
-    async def _in_sync(
-        self, nodes: Iterable[Node], topic: str, until: float
-    ) -> Mapping[tuple[Node, int], tuple[str, ...]]:
-        """Return the cluster's names of the in-sync nodes, by a node that says so and the partition."""
-        slots = asyncio.Semaphore(_AT_ONCE)
+    async def _members(
+        self, places: Iterable[tuple[Node, str]], until: float
+    ) -> list[tuple[Node, str, int, tuple[str, ...], tuple[str, ...]]]:
+        """Ask nsqds who holds the partitions of a topic, until a time of the loop's clock.
 
-        async def ask(node: Node) -> dict[tuple[Node, int], tuple[str, ...]]:
+        Returns:
+            For each partition the node that says so, topic and number, and the cluster's names of the nodes that are in
+            sync, and that are not.
+        """
+
+        async def ask(place: tuple[Node, str]) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
+            node, topic = place
             try:
-                async with asyncio.timeout_at(until), slots:
-                    members = await self._leading.nsqd(node).members(topic)
+                async with asyncio.timeout_at(until):
+                    return await self._leading.nsqd(node).members(topic)
             except (NsqError, TimeoutError):
-                return {}
-            return {(node, number): in_sync for number, in_sync, _ in members}
+                return []
 
-        answers = await asyncio.gather(*map(ask, nodes))
-        return {place: in_sync for answer in answers for place, in_sync in answer.items()}
+        asked = list(places)
+        answers = await several(ask, asked)
+        return [(*place, *each) for place, answer in zip(asked, answers, strict=True) for each in answer]
 
 
 def _only(found: NodeStats, topic: str | None, channel: str | None) -> NodeStats:
@@ -344,7 +345,9 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
         ]
         asked = self._ask_nsqds(unlisted, clients=reading.has_clients, until=until)
         is_missing = reading.is_fresh and bool(unlisted or reading.silent or reading.stable is False)
-        replicas, absent = await asyncio.gather(self._replicas(reading) if is_missing else asyncio.sleep(0, {}), asked)
+        replicas, absent = await asyncio.gather(
+            self._replicas(reading, until) if is_missing else asyncio.sleep(0, {}), asked
+        )
         if not reading.is_fresh:  # those that are known may answer, though nobody says where they are
             if all(each.error for each in absent):
                 return reading
@@ -352,7 +355,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             reading = replace(reading, stats=ClusterStats(()), errors=errors)
         return replace(reading, absent={each.node.address: each for each in absent}, replicas=replicas)
 
-    async def _replicas(self, reading: Reading) -> Mapping[TopicPartition, Replicas]:
+    async def _replicas(self, reading: Reading, until: float) -> Mapping[TopicPartition, Replicas]:
         """Ask the leaders who should hold partitions: first of the topics with the fewest copies."""
         if reading.is_plain:
             return {}
@@ -366,22 +369,12 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             for (topic, _), leader in reading.leaders.items()
             if topic in chosen and leader not in reading.silent
         }
-        slots = asyncio.Semaphore(_AT_ONCE)
-
-        async def ask(topic: str, address: str) -> dict[TopicPartition, Replicas]:
-            async with slots:
-                try:
-                    members = await self._leading.nsqd(reading.nodes[address].node).members(topic)
-                except NsqError:
-                    return {}
-            return {
-                (topic, number): Replicas(_addresses(in_sync), _addresses(behind))
-                for number, in_sync, behind in members
-                if reading.leaders.get((topic, number)) == address
-            }
-
-        found = await asyncio.gather(*(ask(*place) for place in sorted(places)))
-        return {partition: replicas for each in found for partition, replicas in each.items()}
+        members = await self._members([(reading.nodes[leader].node, topic) for topic, leader in sorted(places)], until)
+        return {
+            (topic, number): Replicas(_addresses(in_sync), _addresses(behind))
+            for node, topic, number, in_sync, behind in members
+            if reading.leaders.get((topic, number)) == node.address
+        }
 
 
 def _addresses(names: Iterable[str]) -> frozenset[str]:

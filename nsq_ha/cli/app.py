@@ -29,10 +29,7 @@ class Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         own = cmd_name.replace("-", "_")
-        try:
-            command: click.Command = getattr(import_module(f"nsq_ha.cli.{own}"), own)
-        except KeyboardInterrupt:  # click would make it 1
-            raise click.exceptions.Exit(INTERRUPTED) from None
+        command: click.Command = getattr(import_module(f"nsq_ha.cli.{own}"), own)
         return command
 
     def invoke(self, ctx: click.Context) -> object:

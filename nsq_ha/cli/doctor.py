@@ -12,10 +12,11 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from nsq_ha.admin.bounded import several
 from nsq_ha.admin.causes import for_lookupd
 from nsq_ha.admin.findings import Facts, Finding, findings_of
 from nsq_ha.admin.words import counted
@@ -32,7 +33,7 @@ from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.encoding import MAGIC
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import httpx
 
@@ -42,13 +43,9 @@ if TYPE_CHECKING:
     from nsq_ha.options.keywords import ConsumerOptions
     from nsq_ha.policy.topology import Node
 
-    _Each = TypeVar("_Each")
-    _Result = TypeVar("_Result")
-
 MOST_TOPICS: Final = 50
 """Number of topics that are looked at, if none is named."""
 
-_AT_ONCE: Final = 8
 _LIMIT: Final = 2.0
 """Seconds for one question to one server."""
 _HELLO: Final = MAGIC + Identify(b"{}").encode()
@@ -161,12 +158,10 @@ async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
             return Facts(reading=reading)
         names = [topic] if topic is not None else sorted(reading.listed)
         chosen = names[:MOST_TOPICS]
-        described = await _limited(partial(_described, admin, strict=topic is not None), chosen)
+        described = await several(partial(_described, admin, strict=topic is not None), chosen)
         details = {each.view.topic: each for each in described if each is not None}
     stats = reading.stats
-    views = (
-        {} if reading.is_plain else dict(zip(chosen, await _limited(partial(ask_all, cluster), chosen), strict=True))
-    )
+    views = {} if reading.is_plain else dict(zip(chosen, await several(partial(ask_all, cluster), chosen), strict=True))
     return Facts(
         reading=replace(reading, details=details),
         left_out=len(names) - len(chosen),
@@ -190,17 +185,6 @@ async def _described(admin: AdminClient, topic: str, *, strict: bool) -> TopicDe
         return None
 
 
-async def _limited(work: Callable[[_Each], Awaitable[_Result]], of: Iterable[_Each]) -> list[_Result]:
-    """Ask several at the same time, but not all."""
-    slots = asyncio.Semaphore(_AT_ONCE)
-
-    async def asked(each: _Each) -> _Result:
-        async with slots:
-            return await work(each)
-
-    return list(await asyncio.gather(*map(asked, of)))
-
-
 async def unreachable(stats: ClusterStats) -> dict[str, str]:
     """Return why no connection to a node is possible, by its address."""
 
@@ -220,7 +204,7 @@ async def unreachable(stats: ClusterStats) -> dict[str, str]:
             return error.strerror or str(error)
 
     nodes = [each.node for each in stats.nodes]
-    reasons = await _limited(connect, nodes)
+    reasons = await several(connect, nodes)
     return {node.address: reason for node, reason in zip(nodes, reasons, strict=True) if reason}
 
 
@@ -238,7 +222,7 @@ async def clocks(cluster: ClusterAccess, stats: ClusterStats, lookupds: Iterable
 
     # Those that were given, too: lookupd_tls needs one with https, which may be away.
     async with new_client([*cluster.lookupd, *urls], cluster.lookupd_tls) as client:
-        found = await _limited(partial(measured, client), urls)
+        found = await several(partial(measured, client), urls)
     return {url: seconds for url, seconds in zip(urls, found, strict=True) if seconds is not None}
 
 

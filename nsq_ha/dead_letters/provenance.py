@@ -5,6 +5,7 @@ Both forms of a dead letter have the same fields, and each one is text, as heade
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -93,14 +94,14 @@ class Provenance:
     """
 
     topic: str
-    partition: int | None
+    partition: int | None = None
     channel: str
     nsqd: str
     id: bytes
     trace_id: int
     attempts: int
     timestamp_ns: int
-    given_up_at: datetime
+    given_up_at: Annotated[datetime, msgspec.Meta(tz=True)]
     reason: Reason
     error_type: str | None = None
     error: str | None = None
@@ -146,39 +147,30 @@ def provenance_of(texts: Mapping[str, object], name: str) -> Provenance:
     Raises:
         DeadLetterError: A field is missing or not legal.
     """
-    found: dict[str, Any] = dict.fromkeys(_OPTIONAL)
-    for each in fields(Provenance):
-        try:
-            if each.name in texts or each.name not in _OPTIONAL:
-                found[each.name] = _value(each.name, texts[each.name])
-        except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
-            how = "is missing" if isinstance(error, KeyError) else "is not legal"
-            raise DeadLetterError(f"{name} is a damaged dead letter: its field {each.name} {how}") from None
-    return Provenance(**found)
+    try:
+        found = msgspec.convert({**texts, "id": _id_of(texts)}, Provenance, strict=False)
+        found.given_up_at.astimezone()  # raises if the local time is before the year 1, or after 9999
+    except (ValueError, msgspec.ValidationError) as error:
+        raise DeadLetterError(f"{name} is a damaged dead letter: {error}") from None
+    except OverflowError:
+        raise DeadLetterError(f"{name} is a damaged dead letter: its given_up_at is no local time") from None
+    return found
 
 
-def _value(name: str, text: object) -> object:
-    if not isinstance(text, str):
-        raise TypeError(text)
-    if name == "id":
+def _id_of(texts: Mapping[str, object]) -> bytes:
+    text = str(texts.get("id"))
+    with contextlib.suppress(ValueError):
         found = text.encode() if len(text) == 16 else bytes.fromhex(text)
-        if len(found) != 16:
-            raise ValueError(text)
-        return found
-    value = msgspec.convert(text, _KINDS.get(name, str), strict=False)
-    if isinstance(value, datetime) and not 1 < value.year < 9999:  # others may have no local time
-        raise ValueError(text)
-    return value
+        if len(found) == 16:
+            return found
+    raise ValueError("its field id is missing, or is no id")
 
 
-_OPTIONAL: Final = ("partition", "error_type", "error")
+_fields_are_known: Final = msgspec.json.Decoder(Provenance)
+"""Made before any thread needs it, see ``shapes``."""
+
 _WRITTEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "id": lambda found: found.decode() if is_upstream_id(found) else found.hex(),
     "given_up_at": lambda at: at.astimezone(UTC).isoformat(),
 }
-_KINDS: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("partition", "trace_id", "attempts", "timestamp_ns"), int),
-    "given_up_at": Annotated[datetime, msgspec.Meta(tz=True)],
-    "reason": Reason,
-}
-"""How the fields that are no texts become texts, and what they are."""
+"""How the fields that are no texts become texts."""

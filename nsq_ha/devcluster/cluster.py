@@ -231,7 +231,6 @@ class DevCluster:
         if self._ticker is not None:
             self._ticker.cancel()
         if self._running is not None:
-            self._running.host.close()
             for node in (*self._running.nsqds, *self._running.lookupds):
                 node.release()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
@@ -137,7 +137,6 @@ class Host:
     auth: AuthTable | None = None
     retain_bytes: int | None = None
     writes_disabled: bool = False
-    _timers: set[asyncio.TimerHandle] = field(init=False, default_factory=set)
 
     def now(self) -> float:
         """Return the time of the cluster's clock."""
@@ -145,19 +144,7 @@ class Host:
 
     def after(self, delay: float, act: Callable[[], None]) -> None:
         """Call ``act`` after ``delay`` seconds, unless the cluster closes first."""
-
-        def run() -> None:
-            self._timers.discard(handle)
-            act()
-
-        handle = self.loop.call_later(delay, run)
-        self._timers.add(handle)
-
-    def close(self) -> None:
-        """Cancel everything that :meth:`after` planned."""
-        for handle in self._timers:
-            handle.cancel()
-        self._timers.clear()
+        self.loop.call_later(delay, act)
 
 
 _LOOPBACK: Final = frozenset(("127.0.0.1", "localhost", "::1"))

@@ -57,6 +57,7 @@ def only(data: bytes) -> PlainEvent:
         (b"TOUCH " + HEX_ID + b" more\n", commands.Touch(HEX_ID)),
         (b"REQ " + HEX_ID + b" 15\n", commands.Requeue(HEX_ID, 15)),
         (b"REQ " + HEX_ID + b" 3600001\n", commands.Requeue(HEX_ID, 3_600_000)),
+        (b"REQ " + HEX_ID + b" 9223372036855\n", commands.Requeue(HEX_ID, 0)),  # wraps below zero
         (b"PUB t\n" + size(1) + b"x", commands.Pub("t", None, b"x")),
         (b"PUB t 0 more\n" + size(10) + b"x" * 10, commands.Pub("t", None, b"x" * 10)),
         (b"DPUB t 3600000\n" + size(1) + b"x", DeferredPub(b"DPUB", "t", 3_600_000, b"x")),
@@ -72,6 +73,7 @@ def test_a_legal_command(data: bytes, command: PlainEvent) -> None:
         (b"BOGUS 1\n", b"E_INVALID invalid command BOGUS"),
         (b"RDY x\n", b"E_INVALID RDY could not parse count x"),
         (b"RDY 2501\n", b"E_INVALID RDY count 2501 out of range 0-2500"),
+        (b"RDY 18446744073709551615\n", b"E_INVALID RDY count -1 out of range 0-2500"),
         (b"SUB t\n", b"E_INVALID SUB insufficient number of parameters"),
         (b"SUB a/b c\n", b'E_BAD_TOPIC SUB topic name "a/b" is not valid'),
         (b"SUB a \xff\n", b'E_BAD_CHANNEL SUB channel name "\\xff" is not valid'),

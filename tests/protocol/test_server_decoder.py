@@ -86,9 +86,9 @@ def test_the_internal_id_of_a_fin_is_positive(internal: int, legal: bool) -> Non
 
 @pytest.mark.parametrize(
     ("word", "delay_ms"),
-    [(b"0", 0), (b"", 0), (b"007", 7), (b"9223372036855", 9223372036855)],
+    [(b"0", 0), (b"", 0), (b"007", 7), (b"9223372036855", 0), (str(2**64 + 5).encode(), 5)],
 )
-def test_delays(word: bytes, delay_ms: int) -> None:
+def test_a_delay_wraps_as_the_servers_clock_does(word: bytes, delay_ms: int) -> None:
     assert only(b"REQ " + ID + b" " + word + b"\n") == Requeue(ID, delay_ms)
 
 
@@ -105,6 +105,10 @@ def test_a_requeue_needs_a_delay() -> None:
         (b"RDY 2500 more\n", Ready(2500)),
         (b"RDY 2501\n", Malformed(b"RDY", b"E_INVALID RDY count 2501 out of range 0-2500")),
         (b"RDY +1\n", Malformed(b"RDY", b"E_INVALID RDY could not parse count +1")),
+        (
+            b"RDY 18446744073709551615\n",
+            Malformed(b"RDY", b"E_INVALID RDY count -1 out of range 0-2500"),
+        ),
     ],
 )
 def test_ready_counts(line: bytes, event: Event) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsq_ha.protocol.server.gotext import byte_list, byte_lists, parse_digits, parse_int, quote
+from nsq_ha.protocol.server.gotext import byte_list, byte_lists, int64, parse_digits, parse_int, quote
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,12 @@ def test_integers_out_of_range(text: bytes) -> None:
         parse_int(text, "ParseInt")
 
 
-def test_digits() -> None:
+def test_digits_wrap_at_64_bits() -> None:
     assert parse_digits(b"") == 0
     assert parse_digits(b"2500") == 2500
+    assert parse_digits(str(2**64 + 5).encode()) == 5
     assert [parse_digits(text) for text in (b"-1", b"+1", b"a")] == [None] * 3
+
+
+def test_unsigned_numbers_become_signed_ones() -> None:
+    assert [int64(value) for value in (5, 2**63, 2**64 - 1, 2**64 + 1)] == [5, -(2**63), -1, 1]

@@ -59,14 +59,12 @@ def named(*answers: Answer) -> Mapping[str, Answer]:
     return {f"/{answer.__name__.replace('_', '/')}": answer for answer in answers}
 
 
-def gets(wrap: Wrap, answers: Mapping[str, Answer]) -> list[Route]:
-    """Return the routes for GET."""
-    return [Route(path, partial(wrap, answer), methods=["GET"]) for path, answer in answers.items()]
+def gets(wrap: Wrap, answers: Mapping[str, Answer], method: str = "GET") -> list[Route]:
+    """Return the routes for GET, or another method."""
+    return [Route(path, partial(wrap, answer), methods=[method]) for path, answer in answers.items()]
 
 
-def posts(wrap: Wrap, answers: Mapping[str, Answer]) -> list[Route]:
-    """Return the routes for POST."""
-    return [Route(path, partial(wrap, answer), methods=["POST"]) for path, answer in answers.items()]
+posts: Final = partial(gets, method="POST")
 
 
 async def enveloped(answer: Answer, request: Request) -> Response:

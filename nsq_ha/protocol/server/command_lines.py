@@ -15,9 +15,10 @@ from typing import Final
 
 from nsq_ha.options.checks import is_valid_name
 from nsq_ha.protocol import commands
-from nsq_ha.protocol.server.gotext import byte_lists, parse_digits, parse_int, quote
+from nsq_ha.protocol.server.gotext import byte_lists, int64, parse_digits, parse_int, quote
 
 _INT64_MAX: Final = 2**63 - 1
+_NS_PER_MS: Final = 1_000_000
 _START_TYPES: Final = frozenset((b"timestamp", b"special", b"virtual_queue", b"msgcount"))
 _SUBS: Final[dict[bytes, type[commands.Sub]]] = {
     sub.word: sub for sub in (commands.Sub, commands.SubOrdered, commands.SubAdvanced)
@@ -111,6 +112,7 @@ def read_ready(words: list[bytes], max_ready_count: int) -> commands.Command | M
     count = 1 if len(words) == 1 else parse_digits(words[1])
     if count is None:
         return refusal(b"RDY", "E_INVALID", b"RDY could not parse count " + words[1])
+    count = int64(count)
     if not 0 <= count <= max_ready_count:
         return refusal(b"RDY", "E_INVALID", f"RDY count {count} out of range 0-{max_ready_count}")
     return commands.Ready(count)
@@ -129,7 +131,8 @@ def _requeue(words: list[bytes]) -> commands.Command | Malformed:
     delay = parse_digits(words[2])
     if delay is None:
         return refusal(b"REQ", "E_INVALID", b"REQ could not parse timeout " + words[1] + b", " + words[2])
-    return commands.Requeue(words[1], delay)
+    # Milliseconds become nanoseconds in 64 bits; a value that wraps below zero counts as 0.
+    return commands.Requeue(words[1], max(0, int64(delay * _NS_PER_MS)) // _NS_PER_MS)
 
 
 def _subscribe(words: list[bytes]) -> commands.Command | Malformed:

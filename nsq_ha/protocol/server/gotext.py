@@ -57,5 +57,10 @@ def parse_int(text: bytes, function: str) -> int:
 
 
 def parse_digits(text: bytes) -> int | None:
-    """Parse like nsqd's ``ByteToBase10``: digits only, no digits is 0. Return None if it refuses."""
-    return int(text[:40] or b"0") if text.isdigit() or not text else None
+    """Parse like nsqd's ``ByteToBase10``: digits only, no digits is 0, wrap at 64 bits. Return None if it refuses."""
+    return int(text[-64:] or b"0") % 2**64 if text.isdigit() or not text else None
+
+
+def int64(value: int) -> int:
+    """Wrap an unsigned 64-bit number to a signed one, as Go's conversion does."""
+    return (value + 2**63) % 2**64 - 2**63

@@ -17,9 +17,11 @@ from nsq_ha.options.checks import is_valid_name
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.encoding import MESSAGE_ID_BYTES
 from nsq_ha.protocol.server.command_lines import Announced, Malformed, complaint_of_names, read_ready, refusal, text_of
-from nsq_ha.protocol.server.gotext import parse_digits, quote
+from nsq_ha.protocol.server.gotext import int64, parse_digits, quote
 from nsq_ha.protocol.server.identify import PLAIN_LIMITS
 from nsq_ha.protocol.server.stream import Limits, StreamDecoder
+
+_NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +136,20 @@ class PlainDecoder(StreamDecoder[PlainEvent]):
         yield commands.Mpub(topic, None, tuple(bodies))
 
 
+def _milliseconds(text: bytes) -> tuple[int, int] | None:
+    """Parse a delay: the number as written, and milliseconds as nanoseconds in 64 bits wrap them."""
+    number = parse_digits(text)
+    return None if number is None else (number, int64(number * _NS_PER_MS & 0xFFFF_FFFF_FFFF_FFFF) // _NS_PER_MS)
+
+
 def _delay_of(words: list[bytes], longest: int) -> int | Malformed:
-    delay = parse_digits(words[2])
+    delay = _milliseconds(words[2])
     if delay is None:
         return refusal(b"DPUB", "E_INVALID", b"DPUB could not parse timeout " + words[2])
-    if delay > longest:
-        return refusal(b"DPUB", "E_INVALID", f"DPUB timeout {delay} out of range 0-{longest}")
-    return delay
+    written, milliseconds = delay
+    if not 0 <= milliseconds <= longest:
+        return refusal(b"DPUB", "E_INVALID", f"DPUB timeout {written} out of range 0-{longest}")
+    return milliseconds
 
 
 def _subscribe(words: list[bytes]) -> _Parsed:
@@ -168,10 +177,10 @@ def _requeue(words: list[bytes], longest: int) -> _Parsed:
     message_id = _with_id(words, 3)
     if isinstance(message_id, Malformed):
         return message_id
-    delay = parse_digits(words[2])
+    delay = _milliseconds(words[2])
     if delay is None:
         return refusal(b"REQ", "E_INVALID", b"REQ could not parse timeout " + words[2])
-    return commands.Requeue(message_id, min(delay, longest))
+    return commands.Requeue(message_id, min(max(0, delay[1]), longest))
 
 
 _PARSERS: Final[dict[bytes, Callable[[list[bytes]], _Parsed]]] = {
