@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple, Self, TypeVar, cast
+from typing import Final, Literal, TypeVar, cast
 
 from nsq_ha.admin.description import NodeStats
 from nsq_ha.admin.memory import Sighting, TopicPartition
@@ -179,8 +179,8 @@ def _missing(reading: Reading) -> Iterator[Incident]:
     named = {address for each in reading.replicas.values() for address in (*each.in_sync, *each.behind)}
     known = {address: each.since for address, each in reading.remembered.nsqds.items() if each.lost is not None}
     only_named = sorted(named - reading.nodes.keys() - known.keys())
-    lost = _Lost.of(reading, {*reading.silent, *(known.keys() - reading.nodes.keys()), *only_named})
-    for address in sorted(lost.addresses):
+    lost = frozenset({*reading.silent, *(known.keys() - reading.nodes.keys()), *only_named})
+    for address in sorted(lost):
         yield _lost(reading, address, lost)
     listed = {address for each in reading.lookupds for address in each.nsqds}
     cut = [a for a, said in sorted(reading.absent.items()) if not said.error and a not in listed]
@@ -197,42 +197,11 @@ def _missing(reading: Reading) -> Iterator[Incident]:
         )
 
 
-class _Lost(NamedTuple):
-    """All nsqds that are missing, and what is found once for all of them.
-
-    Attributes:
-        addresses: The nsqds.
-        without: The partitions that nobody serves now.
-        leaderless: Those of them that have no leader, not even a silent one.
-        led: The partitions that each of these nsqds leads, as far as is known.
-        held: The partitions of which each of them should hold a replica.
-    """
-
-    addresses: frozenset[str]
-    without: Mapping[TopicPartition, str]
-    leaderless: frozenset[TopicPartition]
-    led: Mapping[str, set[TopicPartition]]
-    held: Mapping[str, list[TopicPartition]]
-
-    @classmethod
-    def of(cls, reading: Reading, addresses: Iterable[str]) -> Self:
-        led: dict[str, set[TopicPartition]] = {address: set() for address in addresses}
-        held: dict[str, list[TopicPartition]] = {address: [] for address in led}
-        for partition, leader in reading.leaders.items():
-            if leader in led:
-                led[leader].add(partition)
-        for partition, replicas in reading.replicas.items():
-            for address in replicas.in_sync | replicas.behind:
-                if address in held:
-                    held[address].append(partition)
-        without = unled(reading)
-        return cls(frozenset(led), without, frozenset(without.keys() - reading.leaders.keys()), led, held)
-
-
-def _lost(reading: Reading, address: str, lost: _Lost) -> Incident:
+def _lost(reading: Reading, address: str, lost: frozenset[str]) -> Incident:
+    """Return the incident of one nsqd of those that are missing."""
     known = reading.remembered.nsqds.get(address, Sighting(0.0))
-    led = known.led | lost.led[address]
-    gone = led & lost.without.keys()
+    led = known.led | {partition for partition, leader in reading.leaders.items() if leader == address}
+    gone = led & unled(reading).keys()
     moved = sum(reading.leaders.get(each, address) != address for each in led)
     took = f" after {span(known.replaced - known.seen)}" if known.replaced and known.since is not None else ""
     effects = [f"{counted(moved, 'partition')} led by others{took}"] if moved else []
@@ -284,17 +253,17 @@ def _remedy(address: str, said: NodeStats | None, *, is_listed: bool) -> str:
     return f"start it, or free its way; if it was removed for good: nsq-ha node forget {address}"
 
 
-def _writes(reading: Reading, address: str, lost: _Lost, *, is_more: bool) -> list[str]:
+def _writes(reading: Reading, address: str, lost: frozenset[str], *, is_more: bool) -> list[str]:
     """Return what the loss means for writing to partitions that have a leader; the others are named as having none."""
     stopped, thin = set[TopicPartition](), set[str]()
-    for partition in lost.held[address]:
-        replicas = reading.replicas[partition]
-        alive = len(replicas.in_sync - lost.addresses)
-        if alive < replicas.needed:
-            if partition not in lost.leaderless:
-                stopped.add(partition)
-        elif alive == replicas.needed:
+    for partition, replicas in reading.replicas.items():
+        alive = len(replicas.in_sync - lost)
+        if address not in replicas.in_sync | replicas.behind or alive > replicas.needed:
+            continue
+        if alive == replicas.needed:
             thin.add(partition[0])
+        elif partition in reading.leaders:
+            stopped.add(partition)
     effects = []
     if stopped:
         topics = some(sorted({topic for topic, _ in stopped}), 3)

@@ -41,6 +41,8 @@ TICK: Final = 0.05
 _POLL: Final = 0.002
 _LIMIT: Final = 30.0
 """Seconds for one control; each takes milliseconds unless the cluster's thread hangs."""
+_LONG: Final = 60.0
+"""Seconds for what the cluster does by its own delays."""
 _Result = TypeVar("_Result")
 _NOT_RUNNING: Final = "the cluster is not running: use it as a context manager (with DevCluster() as cluster: ...)"
 
@@ -292,19 +294,19 @@ class DevCluster:
             raise RuntimeError(_NOT_RUNNING)
         return self._background.call(function, _LIMIT)
 
-    def _until(self, condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait on the cluster's loop until ``condition`` holds."""
         if self._background is None:
             raise RuntimeError(_NOT_RUNNING)
-        limit = time.monotonic() + timeout
+        limit = time.monotonic() + _LONG
 
         async def wait() -> None:
             while not condition():
                 if time.monotonic() > limit:
-                    raise TimeoutError(f"timed out after {timeout:g} s waiting for: {what}")
+                    raise TimeoutError(f"timed out after {_LONG:g} s waiting for: {what}")
                 await asyncio.sleep(_POLL)
 
-        self._background.wait(wait, timeout + 5)
+        self._background.wait(wait, _LONG + 5)
 
     # ------------------------------------------------------------ topics
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.admin import AdminClient, statistics
+from nsq_ha.admin import AdminClient
 from nsq_ha.engine import http
 from tests.admin.conftest import quicken
 from tests.admin.scripted import Plain, part
@@ -94,7 +94,7 @@ async def test_a_topic_is_described_though_its_nsqd_hangs(cluster: Scripted, adm
 async def test_an_nsqd_that_waited_behind_others_that_hang_is_not_said_to_hang(
     cluster: Scripted, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statistics, "_AT_ONCE", 1)
+    monkeypatch.setattr("nsq_ha.admin.bounded.AT_ONCE", 1)
     for fake in (cluster.follower, cluster.leader):
         fake.answer("/nodes", {"producers": [cluster.peer(4150), cluster.peer(4160)]})
     cluster.nsqd.behave = hang
