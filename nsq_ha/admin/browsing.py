@@ -18,10 +18,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.sharding import murmur3
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from nsq_ha.admin.client import AdminClient
     from nsq_ha.admin.description import TopicDescription
@@ -137,39 +138,47 @@ class LogLook(NamedTuple):
     left: int = 0
 
 
-class LogStart(NamedTuple):
-    """Where a look begins.
+class LogPlace(NamedTuple):
+    """Where a look goes on.
 
     Attributes:
-        kind: ``latest`` and ``oldest``; ``time`` in Unix seconds, ``offset`` in bytes, or a ``number``;
-            ``numbers`` has one for each partition.
-        value: The time, the offset or the number.
         numbers: The number to begin with, by partition.
         is_backward: It goes to older messages.
     """
 
-    kind: Literal["latest", "oldest", "time", "offset", "number", "numbers"]
-    value: float = 0.0
-    numbers: Mapping[int, int] = {}
+    numbers: Mapping[int, int]
     is_backward: bool = False
 
     def __str__(self) -> str:
-        """Return numbers as :func:`going_on` reads them."""
+        """Return it as :func:`going_on` reads it."""
         places = ",".join(f"{partition}:{number}" for partition, number in sorted(self.numbers.items()))
         return f"{'older' if self.is_backward else 'newer'}:{places}"
 
 
-LATEST: Final = LogStart("latest", is_backward=True)
+LogStart = StartFrom | LogPlace
+"""Where a look begins. From the end it goes to older messages."""
+
+LATEST: Final = StartFrom.end()
 
 
-def going_on(text: str) -> LogStart | None:
+def going_on(text: str) -> LogPlace | None:
     """Return where a look goes on: ``older:`` or ``newer:``, and partitions with numbers. None if it says no place."""
     kind, _, places = text.partition(":")
     found = [_PLACE.fullmatch(each) for each in places.split(",", 1024)]
     if kind not in ("older", "newer") or None in found:
         return None
-    numbers = {int(each[1]): int(each[2]) for each in found if each is not None}
-    return LogStart("numbers", numbers=numbers, is_backward=kind == "older")
+    return LogPlace({int(each[1]): int(each[2]) for each in found if each is not None}, is_backward=kind == "older")
+
+
+def check_start(start: LogStart, partitions: Collection[int]) -> None:
+    """Check that a place in one partition names the partition.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    is_counted = isinstance(start, StartFrom) and start.kind in ("virtual_queue", "msgcount") and start.value
+    if is_counted and len(partitions) != 1:
+        raise ConfigError("an offset or a number is a place in one partition: give the partition, too")
 
 
 async def browse(
@@ -214,14 +223,15 @@ async def browse(
         return LogLook((), 0, {}, {}, (note,))
     of_key = () if key is None else (murmur3(key) % described.view.partition_num,)
     only = frozenset((*partitions, *of_key))
+    is_backward = start.is_backward if isinstance(start, LogPlace) else start == LATEST
     reader = _Reader(admin, topic, described, only, wanted or MessageFilter(), most_body=most_body)
     try:
         async with asyncio.timeout(limit):
-            await reader.begin(start)
-            await reader.read(count, is_backward=start.is_backward)
+            await reader.begin(start, is_backward=is_backward)
+            await reader.read(count, is_backward=is_backward)
     except TimeoutError:
         reader.notes.append(f"the look ended at its limit of {limit:g} s")
-    return reader.look(is_backward=start.is_backward)
+    return reader.look(is_backward=is_backward)
 
 
 class _Reader:
@@ -260,13 +270,13 @@ class _Reader:
         self._ended: set[int] = set()
         self._failed: set[tuple[int, int | None]] = set()  # partitions and numbers
 
-    async def begin(self, start: LogStart) -> None:
+    async def begin(self, start: LogStart, *, is_backward: bool) -> None:
         """Find the number to begin with in each partition."""
 
         async def one(partition: int) -> None:
             number = await self._number(partition, start)
             self._older[partition], self._newer[partition] = (
-                (number, number + 1) if start.is_backward else (number - 1, number)
+                (number, number + 1) if is_backward else (number - 1, number)
             )
 
         async with asyncio.TaskGroup() as group:
@@ -275,18 +285,18 @@ class _Reader:
 
     async def _number(self, partition: int, start: LogStart) -> int:
         end = self._ends[partition]
-        if start.kind == "latest":
-            return end
-        if start.kind == "numbers":
+        if isinstance(start, LogPlace):
             return max(0, min(start.numbers.get(partition, 0 if start.is_backward else end + 1), end + 1))
-        offset = max(int(start.value) if start.kind == "offset" else 0, self._begins[partition])
+        if start == LATEST:
+            return end
+        offset = max(start.value if start.kind == "virtual_queue" else 0, self._begins[partition])
         first = await self._get(partition, offset=offset)
-        if first is None and (offset or (start.kind == "time" and (partition, None) in self._failed)):
+        if first is None and (offset or (start.kind == "timestamp" and (partition, None) in self._failed)):
             return end + 1
         number = 1 if first is None else first.number  # nothing is flushed yet of a log that begins with message 1
-        if start.kind == "number":
-            return max(number, min(int(start.value), end + 1))
-        return number if start.kind != "time" else await self._at(partition, number, start.value)
+        if start.kind == "msgcount":
+            return max(number, min(start.value, end + 1))
+        return number if start.kind != "timestamp" else await self._at(partition, number, start.value)
 
     async def _at(self, partition: int, first: int, seconds: float) -> int:
         """Return the number of the first message that was published at a time or after it."""

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from datetime import datetime, tzinfo
 from typing import Final
 
+from nsq_ha.errors import ConfigError
+from nsq_ha.options.start_from import StartFrom
+
 NONE: Final = "–"
 """Shown where a value is unknown."""
 
@@ -41,20 +44,24 @@ def partly(word: str, count: int, places: int) -> str:
     return f"{word} on {count} of {places}" if 0 < count < places else word
 
 
-def moment_of(text: str, now: float, zone: tzinfo | None = None) -> float | None:
-    """Return the Unix seconds that a text means. None if it means none.
+def start_of(text: str, now: float, zone: tzinfo | None = None) -> StartFrom | None:
+    """Return where to start for a word, a time before now, or a time. None if the text is none of these.
 
     Args:
-        text: A time before now, such as ``-1h30m``, or a date and time.
+        text: Such as ``beginning``, ``-1h30m``, or a date and time.
         now: The time in Unix seconds.
         zone: That of a time that names none. None for this machine's.
     """
-    if _AGO.fullmatch(text):
-        return now - sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    if text in ("beginning", "oldest"):
+        return StartFrom.beginning()
+    if text in ("end", "latest"):
+        return StartFrom.end()
     try:
+        if _AGO.fullmatch(text):
+            return StartFrom.timestamp(now - sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text)))
         found = datetime.fromisoformat(text)
-        return (found if found.tzinfo or zone is None else found.replace(tzinfo=zone)).timestamp()
-    except (ValueError, OverflowError, OSError):  # in UTC it is in the year 0 or 10000
+        return StartFrom.timestamp((found if found.tzinfo or zone is None else found.replace(tzinfo=zone)).timestamp())
+    except (ConfigError, ValueError, OverflowError, OSError):  # before 1970, or no time at all
         return None
 
 

@@ -16,8 +16,10 @@ from nsq_ha.admin.browsing import (
     LATEST,
     MAX_COUNT,
     Browsed,
+    LogPlace,
     LogStart,
     MessageFilter,
+    check_start,
     decoded,
     going_on,
     with_plugin,
@@ -33,7 +35,6 @@ from nsq_ha.errors import ConfigError, DiscoveryError, TopicNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from nsq_ha import StartFrom
     from nsq_ha.cli.cluster import ClusterAccess
 
     Decode = Callable[[str], str]
@@ -114,33 +115,16 @@ def browse(
     if start is not None and around is not None:
         raise click.UsageError("give --from or --around, not both")
     place = start if start is not None else around
-    begin = LATEST if place is None else going_on(place)
-    begin = begin or _start(position(place or "", time.time()), is_alone=len(partitions) == 1)
+    begin = LATEST if place is None else going_on(place) or position(place, time.time())
     show = functools.partial(_print_json if wants_json(as_json) else _print_text, decode=decode)
     try:
+        check_start(begin, partitions)
         which = {"partitions": partitions, "key": key, "wanted": MessageFilter(**wanted)}
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     work = _browse(cluster, topic, begin, show, which, count=count, is_around=around is not None, follow=follow)
     if run(work, stopped=0 if follow else None):
         raise click.exceptions.Exit(NOT_YET)
-
-
-def _start(where: StartFrom, *, is_alone: bool) -> LogStart:
-    """Return where a look begins.
-
-    Raises:
-        click.UsageError: It is a place in one partition, and not one is named.
-    """
-    if where.kind == "timestamp":
-        return LogStart("time", where.value)
-    if where.kind == "msgcount" or (where.kind == "virtual_queue" and where.value):
-        is_number = where.kind == "msgcount"
-        if not is_alone:
-            what = "a number" if is_number else "an offset"
-            raise click.UsageError(f"{what} is a place in one partition: give --partition, too")
-        return LogStart("number" if is_number else "offset", where.value)
-    return LATEST if str(where) == "end" or where.kind == "special" else LogStart("oldest")
 
 
 async def _browse(
@@ -157,11 +141,12 @@ async def _browse(
     """Show messages; return whether the look ended before it found any, or all was looked at."""
     await require_topic(cluster, topic)
     async with cluster.admin() as admin:
+        is_backward = start.is_backward if isinstance(start, LogPlace) else start == LATEST
         half = max(1, count // 2) if is_around else count
         looks = [await browsing.browse(admin, topic, start, count=half, **which)]
         newer = looks[0].newer
         if is_around and looks[0].older:
-            before = LogStart("numbers", numbers=looks[0].older, is_backward=True)
+            before = LogPlace(looks[0].older, is_backward=True)
             looks.append(await browsing.browse(admin, topic, before, count=half, **which))
         shown = sorted((each for look in looks for each in look.messages), key=lambda each: each.message.timestamp_ns)
         for each in shown:
@@ -171,12 +156,8 @@ async def _browse(
         _tell(topic, notes, sum(each.read for each in looks), len(shown), is_all=is_all)
         is_cut = len(shown) < count and any(each.left for each in looks)
         if is_cut and not follow:
-            on = (
-                [LogStart("numbers", numbers=looks[-1].older, is_backward=True)]
-                if looks[1:] or start.is_backward
-                else []
-            )
-            on += [] if start.is_backward else [LogStart("numbers", numbers=newer)]
+            on = [LogPlace(looks[-1].older, is_backward=True)] if looks[1:] or is_backward else []
+            on += [] if is_backward else [LogPlace(newer)]
             click.echo(f"go on with {' or '.join(f'--from {each}' for each in on if each.numbers)}", err=True)
         if follow:
             await _follow(admin, topic, show, which, newer, notes=notes)
@@ -199,7 +180,7 @@ async def _follow(
         await asyncio.sleep(0.0 if behind else _AGAIN)
         before, behind = notes, 0
         try:
-            look = await browsing.browse(admin, topic, LogStart("numbers", numbers=newer), count=MAX_COUNT, **which)
+            look = await browsing.browse(admin, topic, LogPlace(newer), count=MAX_COUNT, **which)
         except TopicNotFoundError:
             raise
         except DiscoveryError as error:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from nsq_ha.admin.words import moment_of
+from nsq_ha.admin.words import start_of
 from nsq_ha.errors import ConfigError
-from nsq_ha.options.checks import MAX_PARTITION_ID, MAX_SECONDS
+from nsq_ha.options.checks import MAX_PARTITION_ID
 from nsq_ha.options.language import option
 from nsq_ha.options.start_from import Start, StartFrom
 
@@ -34,21 +34,6 @@ HELP: Final = (
     "beginning, end, a time before now such as -90s, -1h30m or -2d, or a time such as 2026-01-31T09:00: local time,"
     " unless it ends in Z or an offset such as +02:00."
 )
-
-
-def start_of(value: str, now: float) -> StartFrom | None:
-    """Return the start position for a word, a time before now, or a time. None if it is none of these.
-
-    Args:
-        value: The text.
-        now: The time in Unix seconds.
-    """
-    if value in ("beginning", "oldest"):  # the second as on the dashboard
-        return StartFrom.beginning()
-    if value in ("end", "latest"):
-        return StartFrom.end()
-    seconds = moment_of(value, now)
-    return StartFrom.timestamp(seconds) if seconds is not None and 0 <= seconds <= MAX_SECONDS else None
 
 
 def parse_start(_: click.Context, __: click.Parameter, value: str | None) -> StartFrom | None:

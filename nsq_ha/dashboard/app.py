@@ -198,7 +198,7 @@ class Dashboard:
                 look = await browse(
                     self._admin,
                     topic,
-                    messages.start_of(given, time.time()),
+                    messages.place_of(given, time.time()),
                     count=messages.COUNT,
                     partitions=messages.partitions_of(given),
                     key=given.get("key") or None,

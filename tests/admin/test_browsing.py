@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from nsq_ha import StartFrom
 from nsq_ha.admin import PartitionDescription, StoredMessage, TopicDescription, browsing
-from nsq_ha.admin.browsing import LATEST, LogLook, LogStart, MessageFilter, browse, decoded, going_on
+from nsq_ha.admin.browsing import LATEST, LogLook, LogPlace, LogStart, MessageFilter, browse, decoded, going_on
 from nsq_ha.errors import ConfigError, TransportError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.dashboard.conftest import partition
@@ -71,19 +72,19 @@ def seen(found: LogLook) -> list[tuple[int, int]]:
         (Cluster((1, 9)), LATEST, [6, 7, 8, 9], {0: 5}, {0: 10}),
         (Cluster((1, 9), unflushed=2), LATEST, [4, 5, 6, 7], {0: 3}, {0: 8}),
         (Cluster((7, 9)), LATEST, [7, 8, 9], {}, {0: 10}),
-        (Cluster((1, 9)), LogStart("oldest"), [1, 2, 3, 4], {}, {0: 5}),
-        (Cluster((5, 9)), LogStart("oldest"), [5, 6, 7, 8], {0: 4}, {0: 9}),
-        (Cluster((1, 9)), LogStart("time", 5.5), [6, 7, 8, 9], {0: 5}, {0: 10}),
-        (Cluster((1, 9)), LogStart("time", 99.0), [], {0: 9}, {0: 10}),
-        (Cluster((1, 9)), LogStart("offset", 130), [4, 5, 6, 7], {0: 3}, {0: 8}),
-        (Cluster((1, 9)), LogStart("numbers", numbers={0: 5}, is_backward=True), [2, 3, 4, 5], {0: 1}, {0: 6}),
-        (Cluster((1, 9)), LogStart("numbers", numbers={0: 8}), [8, 9], {0: 7}, {0: 10}),
+        (Cluster((1, 9)), StartFrom.beginning(), [1, 2, 3, 4], {}, {0: 5}),
+        (Cluster((5, 9)), StartFrom.beginning(), [5, 6, 7, 8], {0: 4}, {0: 9}),
+        (Cluster((1, 9)), StartFrom.timestamp(6), [6, 7, 8, 9], {0: 5}, {0: 10}),
+        (Cluster((1, 9)), StartFrom.timestamp(99), [], {0: 9}, {0: 10}),
+        (Cluster((1, 9)), StartFrom.offset(130), [4, 5, 6, 7], {0: 3}, {0: 8}),
+        (Cluster((1, 9)), LogPlace({0: 5}, is_backward=True), [2, 3, 4, 5], {0: 1}, {0: 6}),
+        (Cluster((1, 9)), LogPlace({0: 8}), [8, 9], {0: 7}, {0: 10}),
         (Cluster((1, 0)), LATEST, [], {}, {0: 1}),
         (Cluster((1, 3), unflushed=3), LATEST, [], {}, {0: 1}),
-        (Cluster((1, 3), unflushed=3), LogStart("oldest"), [], {}, {0: 1}),
-        (Cluster((1, 3), unflushed=3), LogStart("time", 0.5), [], {}, {0: 1}),
-        (Cluster((1, 3), unflushed=3), LogStart("offset"), [], {}, {0: 1}),
-        (Cluster((1, 3), unflushed=3), LogStart("number", 2), [], {0: 1}, {0: 2}),
+        (Cluster((1, 3), unflushed=3), StartFrom.beginning(), [], {}, {0: 1}),
+        (Cluster((1, 3), unflushed=3), StartFrom.timestamp(0), [], {}, {0: 1}),
+        (Cluster((1, 3), unflushed=3), StartFrom.offset(0), [], {}, {0: 1}),
+        (Cluster((1, 3), unflushed=3), StartFrom.count(2), [], {0: 1}, {0: 2}),
     ],
 )
 async def test_where_a_look_begins_and_goes_on(
@@ -113,7 +114,7 @@ async def test_what_was_read_before_the_limit_is_kept(monkeypatch: pytest.Monkey
     monkeypatch.setattr(browsing, "_BATCH", 4)
     cluster = Cluster((1, 99))
     cluster.answers = 10
-    found = await look(cluster, LogStart("oldest"), count=90, limit=0.05)
+    found = await look(cluster, StartFrom.beginning(), count=90, limit=0.05)
     assert (len(found.messages), found.newer, found.left) == (8, {0: 9}, 91)
 
 
@@ -141,22 +142,22 @@ async def test_large_bodies_are_compared_whole_and_kept_in_part(text: str) -> No
 async def test_a_look_ends_when_it_has_much_and_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """500 messages of 1 MiB were held at once."""
     monkeypatch.setattr(browsing, "MOST_KEPT", 8)
-    first = await look(Cluster((1, 99)), LogStart("oldest"), count=90)
+    first = await look(Cluster((1, 99)), StartFrom.beginning(), count=90)
     assert (len(first.messages), first.newer, first.left) == (64, {0: 65}, 35)
     assert any("the look ended" in note for note in first.notes)
-    rest = await look(Cluster((1, 99)), LogStart("numbers", numbers=first.newer), count=90)
+    rest = await look(Cluster((1, 99)), LogPlace(first.newer), count=90)
     assert seen(rest)[0] == (0, 65)
 
 
 async def test_a_look_says_how_many_it_did_not_reach() -> None:
-    assert [(await look(Cluster((1, 9)), start, count=4)).left for start in (LATEST, LogStart("oldest"))] == [5, 5]
+    assert [(await look(Cluster((1, 9)), start, count=4)).left for start in (LATEST, StartFrom.beginning())] == [5, 5]
     assert (await look(Cluster((7, 9)), count=4)).left == 0
     unread = await look(Cluster((1, 9), unflushed=2), count=4, wanted=MessageFilter("m"))
     assert unread.notes == ("2 cannot be read: they are not flushed yet, or were cleaned up",)
-    assert (await look(Cluster((1, 9), unflushed=2), LogStart("oldest"), count=9)).left == 0
-    backward = LogStart("numbers", numbers={1: 7, 0: 5}, is_backward=True)
+    assert (await look(Cluster((1, 9), unflushed=2), StartFrom.beginning(), count=9)).left == 0
+    backward = LogPlace({1: 7, 0: 5}, is_backward=True)
     assert (str(backward), going_on("older:0:5,1:7")) == ("older:0:5,1:7", backward)
-    assert going_on("newer:0:5") == LogStart("numbers", numbers={0: 5})
+    assert going_on("newer:0:5") == LogPlace({0: 5})
     assert [going_on(text) for text in ("older:", "older:0", "0:5", "beginning", "newer:0:5,")] == [None] * 5
 
 
@@ -177,7 +178,7 @@ async def test_an_answer_that_is_missing_does_not_end_the_log() -> None:
     assert seen(found) == [(0, 6), (0, 7), (0, 8), (0, 9)]
     assert (found.older, found.left, found.notes) == ({0: 5}, 5, ("orders-0 cannot be read: no answer",))
     cluster.lost.clear()
-    again = await look(cluster, LogStart("numbers", numbers=found.older, is_backward=True), count=9)
+    again = await look(cluster, LogPlace(found.older, is_backward=True), count=9)
     assert (seen(again), again.older, again.left) == ([(0, n) for n in range(1, 6)], {}, 0)
 
 

@@ -147,8 +147,8 @@ def test_it_follows_through_an_outage_and_says_what_it_cannot_read(
     ("arguments", "reason"),
     [
         (("--from", "end", "--around", "end"), "give --from or --around, not both"),
-        (("--from", "offset:5"), "an offset is a place in one partition"),
-        (("--from", "count:5"), "a number is a place in one partition"),
+        (("--from", "offset:5"), "is a place in one partition"),
+        (("--from", "count:5"), "is a place in one partition"),
         (("--decode", "nothing"), "give one of text, json, hex, or MODULE:FUNCTION"),
         (("--decode", "no.such:thing"), "cannot be loaded"),
         (("--decode", "math:pi"), "is no function"),

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from nsq_ha import StartFrom, sync
-from nsq_ha.admin.words import moment_of
-from nsq_ha.cli.start import parse_start, start_of
+from nsq_ha.admin.words import start_of
+from nsq_ha.cli.start import parse_start
 from nsq_ha.cli.tail import as_dict, tail
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.message import Message
@@ -203,7 +203,6 @@ def test_a_time_is_local_unless_it_has_an_offset(monkeypatch: pytest.MonkeyPatch
     [("-90s", 90), ("-1h", 3600), ("-1h30m", 5400), ("-2d", 172800), ("-1w", 604800), ("-0s", 0)],
 )
 def test_a_time_before_now_is_relative(text: str, seconds: int) -> None:
-    assert moment_of(text, 1_000_000.0) == 1_000_000.0 - seconds
     assert start_of(text, 1_000_000.0) == StartFrom.timestamp(1_000_000 - seconds)
 
 

@@ -231,7 +231,7 @@ async def test_stored_messages_are_shown_filtered_and_paged(url: str) -> None:
         assert "No message matches" in newer
         for query, text in (
             ("topic=orders&from=never", "From: write latest, oldest"),
-            ("topic=orders&from=7", "an offset is a place in one partition"),
+            ("topic=orders&from=7", "an offset or a number is a place in one partition"),
             ("topic=orders&partition=x", "partition must be a whole number"),
             ("topic=absent", "absent&#x27; does not exist"),
         ):

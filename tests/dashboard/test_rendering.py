@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from nsq_ha.admin import Latency, LookupdState, StoredMessage
-from nsq_ha.admin.browsing import Browsed, LogLook, with_plugin
+from nsq_ha.admin.browsing import Browsed, LogLook, LogPlace, with_plugin
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, ChartLine, chart, merged, timeline
 from nsq_ha.dashboard.guard import MAX_ADDRESS, arguments
@@ -20,7 +20,7 @@ from nsq_ha.dashboard.history import ClusterEvent, History, Period
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import change, frame
 from nsq_ha.dashboard.pages.channel import channel_page
-from nsq_ha.dashboard.pages.messages import messages_page, start_of
+from nsq_ha.dashboard.pages.messages import messages_page, place_of
 from nsq_ha.dashboard.pages.nodes import node_page, nodes
 from nsq_ha.dashboard.pages.overview import overview
 from nsq_ha.dashboard.pages.search import search_page
@@ -153,7 +153,10 @@ def test_a_link_to_other_messages_keeps_its_place_in_every_partition() -> None:
     numbers = dict.fromkeys(range(255), 10**12)
     board = Board(History(5), 1.0, arguments={"topic": "t" * 64})
     links = re.findall(r'href="(/messages[^"]+)"', messages_page(board, LogLook((), 1, numbers, numbers, ())).content)
-    assert [start_of(arguments(html.unescape(link)[:MAX_ADDRESS]), 0.0).numbers for link in links] == [numbers] * 2
+    assert [place_of(arguments(html.unescape(link)[:MAX_ADDRESS]), 0.0) for link in links] == [
+        LogPlace(numbers, is_backward=True),
+        LogPlace(numbers, is_backward=False),
+    ]
 
 
 def test_a_plain_cluster_has_no_partitions_and_leaders() -> None:

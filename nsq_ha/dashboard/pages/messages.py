@@ -10,13 +10,25 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, cast
 
-from nsq_ha.admin.browsing import FORMS, LATEST, Browsed, Form, LogLook, LogStart, MessageFilter, decoded, going_on
-from nsq_ha.admin.words import moment_of
+from nsq_ha.admin.browsing import (
+    FORMS,
+    Browsed,
+    Form,
+    LogLook,
+    LogPlace,
+    LogStart,
+    MessageFilter,
+    check_start,
+    decoded,
+    going_on,
+)
+from nsq_ha.admin.words import start_of
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.start_from import StartFrom
 
 COUNT: Final = 20
 """Messages of a page."""
@@ -25,7 +37,7 @@ _NO_PLUGINS: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType({})
 MAX_BODY: Final = 20_000
 """Characters of a body that are shown."""
 _FIRST: Final = 160
-_DIGITS: Final = re.compile(r"[0-9]{1,20}")
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")
 
 _FIELDS: Final = (
     ("contains", "Body contains", ""),
@@ -59,7 +71,7 @@ def partitions_of(given: Mapping[str, str]) -> tuple[int, ...]:
     return () if number is None else (number,)
 
 
-def start_of(given: Mapping[str, str], now: float) -> LogStart:
+def place_of(given: Mapping[str, str], now: float) -> LogStart:
     """Return where a form begins.
 
     Args:
@@ -73,21 +85,14 @@ def start_of(given: Mapping[str, str], now: float) -> LogStart:
         if name in given and (place := going_on(f"{name}:{given[name]}")) is not None:
             return place
     text = given.get("from", "").strip()
-    if text in ("", "latest", "end"):
-        return LATEST
-    if text in ("oldest", "beginning"):
-        return LogStart("oldest")
-    if _DIGITS.fullmatch(text):
-        if not partitions_of(given):
-            raise ConfigError("an offset is a place in one partition: give the partition, too")
-        return LogStart("offset", int(text))
-    at = moment_of(text, now, UTC)
-    if at is None:
+    found = StartFrom.offset(int(text)) if _DIGITS.fullmatch(text) else start_of(text or "latest", now, UTC)
+    if found is None:
         raise ConfigError(
             "From: write latest, oldest, a time before now such as -15m, a time in UTC such as 2026-01-31 09:00, or an"
             " offset"
         )
-    return LogStart("time", at)
+    check_start(found, partitions_of(given))
+    return found
 
 
 def messages_page(
@@ -173,7 +178,7 @@ def _more(given: Mapping[str, str], look: LogLook, name: str, label: str) -> Htm
     if not numbers:
         return None
     kept = {key: value for key, value in given.items() if key not in ("older", "newer", "from", "follow")}
-    _, _, place = str(LogStart("numbers", numbers=numbers)).partition(":")
+    _, _, place = str(LogPlace(numbers)).partition(":")
     return tag("a", label, href=path("messages") + query(**kept, **{name: place}), class_="button")
 
 
