@@ -151,8 +151,9 @@ def single(cluster: ClusterUnderTest) -> str:
 def spark() -> Iterator[SparkSession]:
     """One session for all, or the one that runs already. The second number lets a failed task run again."""
     from nsq_ha.spark.session import local_session  # noqa: PLC0415 - not needed for the contract
+    from tests.support.spark_queries import PATIENT  # noqa: PLC0415 - so is PySpark
 
-    session = local_session("tests", threads="2,4", config={"spark.sql.shuffle.partitions": "2"})
+    session = local_session("tests", threads="2,4", config=PATIENT)
     yield session
     session.stop()
 

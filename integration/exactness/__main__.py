@@ -34,7 +34,7 @@ from integration.exactness.playing import Result, obstacle, play
 from integration.exactness.scenario import Scenario, SinkScenario, draw, draw_sinks
 from integration.exactness.writing import APART, play_sink
 from nsq_ha.spark.session import local_session
-from tests.support.spark_queries import STARTS, TOO_SLOW
+from tests.support.spark_queries import PATIENT, STARTS, TOO_SLOW
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +113,7 @@ def _run(
     scenarios: Sequence[Scenario | SinkScenario], cluster: ClusterUnderTest, keep: Keep, *, is_real: bool
 ) -> list[str]:
     """Play all, and keep what came of each; return the names of those that broke off."""
-    spark = local_session("exactness", threads="2,4", config={"spark.sql.shuffle.partitions": "2"})
+    spark = local_session("exactness", threads="2,4", config=PATIENT)
     broken = []
     for scenario in scenarios:
         if why := obstacle(scenario, cluster, is_real=is_real):

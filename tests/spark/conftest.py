@@ -14,6 +14,7 @@ from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_ext
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.session import local_session
 from tests.devcluster.probes import until
+from tests.support.spark_queries import PATIENT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +64,6 @@ def publish(dev_cluster: DevCluster) -> Publish:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session for all: starting one takes seconds. The second number lets a failed task run again."""
-    session = local_session("tests", threads="2,4", config={"spark.sql.shuffle.partitions": "2"})
+    session = local_session("tests", threads="2,4", config=PATIENT)
     yield session
     session.stop()

@@ -14,6 +14,8 @@ LIMIT: Final = 300.0
 """Seconds for a query; generous, since a busy machine takes long for each micro-batch."""
 TOO_SLOW: Final = "Python worker failed to connect back"
 """Spark gives a Python process 10 s to start, without a setting; on a very busy machine that is too short."""
+PATIENT: Final = {"spark.sql.shuffle.partitions": "2", "spark.python.authenticate.socketTimeout": "300s"}
+"""Settings of a session: few tasks, and time for Python to take what Spark has for it, which is 15 s by default."""
 STARTS: Final = 5
 """Maximum number of starts of a query, or of a program, that ends for that reason."""
 
