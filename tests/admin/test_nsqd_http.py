@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from nsq_ha.admin.description import ChannelStats, PartitionStats, Unfinished
 from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
-    ClosedError,
     ConnectError,
     InvalidCommandError,
     NotLeaderError,
@@ -23,7 +21,7 @@ from nsq_ha.errors import (
     TopicNotExistError,
 )
 from nsq_ha.policy.topology import Node
-from tests.engine.lookups.loopback import Fake, hang, http_answer
+from tests.engine.lookups.loopback import Fake, hang
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -202,26 +200,6 @@ async def test_a_node_that_gives_no_answer_is_named(fake: Fake) -> None:
         await fake.stop()
         with pytest.raises(ConnectError, match=fake.url):
             await nsqd.stats()
-
-
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        ("Date: Sat, 21 Nov 2026 16:14:45 GMT\r\n", 1795277685.0),
-        ("Date: lately\r\n", None),
-        ("Date: 26 Nov 2 3:4646666635 -00\r\n", None),
-        ("", None),
-    ],
-)
-async def test_the_clock_of_a_node(fake: Fake, header: str, seconds: float | None) -> None:
-    async def behave(writer: asyncio.StreamWriter) -> None:
-        writer.write(http_answer(b"OK", headers=header))
-
-    fake.behave = behave
-    async with NsqdHttp(fake.url) as nsqd:
-        assert await nsqd.clock() == seconds
-    with pytest.raises(ClosedError):
-        await nsqd.clock()
 
 
 def of_channel(**channel: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON

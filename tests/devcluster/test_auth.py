@@ -209,6 +209,3 @@ def test_wrong_grants_are_refused() -> None:
         DevCluster(auth={"": AuthGrant()})
     with DevCluster(plain=True, nsqds=1, nsqlookupds=1) as made, pytest.raises(ValueError, match=r"has no AUTH"):
         made.set_auth("s", AuthGrant())
-
-
-# ------------------------------------------------------------ clients

@@ -262,6 +262,3 @@ class AnyClients(RuleBasedStateMachine):
 
 TestAnyClients = AnyClients.TestCase
 TestAnyClients.settings = settings(stateful_step_count=40)
-
-
-# ------------------------------------------------------------ tags

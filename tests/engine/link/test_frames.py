@@ -11,7 +11,7 @@ from nsq_ha.engine.tcp import TcpStream
 from nsq_ha.errors import RemoteProtocolError, ResponseTimeoutError, ServerError
 from nsq_ha.protocol.encoding import encode_pub
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from tests.support.nsqd import OK, FakeNsqd, error, message_data, message_id, response
+from tests.support.nsqd import FakeNsqd, error, message_data, response
 from tests.support.recorder import linked, subscribed
 from tests.support.waiting import dawdle, stop_process
 
@@ -19,48 +19,6 @@ from tests.support.waiting import dawdle, stop_process
 def frame(size: int, kind: int, data: bytes = b"") -> bytes:
     """Return a frame whose size word says what it likes."""
     return struct.pack(">ii", size, kind) + data
-
-
-ABSURD = {
-    "size 0": frame(0, 0),
-    "size 1": frame(1, 0),
-    "size 3": frame(3, 0),
-    "size -1": frame(-1, 0),
-    "smallest size": frame(-(2**31), 0),
-    "largest size": frame(2**31 - 1, 0),
-    "256 MiB announced": frame(256 * 1024 * 1024, 2),
-    "one bit of a size flipped": frame(6 ^ 0x40000000, 0, b"OK"),
-    "type 3": frame(4 + 2, 3, b"OK"),
-    "type -1": frame(4 + 2, -1, b"OK"),
-    "type 65536": frame(4 + 2, 65536, b"OK"),
-    "HTTP": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
-    "TLS": bytes.fromhex("15030300020228"),
-    "text": b"E_BAD_PROTOCOL\n" * 3,
-    "empty error": error(b""),
-    "empty response": response(b""),
-    "KO": response(b"KO"),
-    "OK with a tail": response(b"OK\n"),
-    "29 bytes": response(b"OK" + bytes(27)),
-    "31 bytes": response(b"OK" + bytes(29)),
-    "30 bytes that are no OK": response(b"KO" + bytes(28)),
-    "CLOSE_WAIT that nobody asked for": response(b"CLOSE_WAIT"),
-    "a message for a publisher": encode_frame(FrameType.MESSAGE, message_data(b"x")),
-    "a second answer": OK + OK,
-    "OK as an error": error(b"OK"),
-    "30 bytes of OK as an error": error(b"OK" + bytes(28)),
-    "a heartbeat as an error": error(b"_heartbeat_"),
-    "CLOSE_WAIT as an error": error(b"CLOSE_WAIT"),
-}
-
-
-@pytest.mark.parametrize("name", [name for name in ABSURD if name != "a message for a publisher"])
-async def test_a_consumer_ends_its_connection(nsqd: FakeNsqd, name: str) -> None:
-    async with subscribed(nsqd) as link:
-        link.peer.message(b"before", message_id(2))
-        link.peer.write(ABSURD[name])
-        link.peer.message(b"after", message_id(3))
-        assert isinstance(await link.lost(), RemoteProtocolError)
-        assert [message.body for message in link.recorder.messages] in ([b"before"], [])
 
 
 async def test_a_frame_cut_by_silence_ends_within_two_heartbeats(nsqd: FakeNsqd) -> None:

@@ -340,7 +340,12 @@ async def test_a_shared_client_has_its_own_tls() -> None:
 
 @pytest.mark.parametrize(
     ("headers", "seconds"),
-    [({"date": "Sun, 22 Nov 2026 12:00:07 GMT"}, 1795348807.0), ({"date": "soon"}, None), ({}, None)],
+    [
+        ({"date": "Sun, 22 Nov 2026 12:00:07 GMT"}, 1795348807.0),
+        ({"date": "soon"}, None),
+        ({"date": "26 Nov 2 3:4646666635 -00"}, None),
+        ({}, None),
+    ],
 )
 async def test_the_clock_of_a_server_is_read(
     respx_mock: respx.MockRouter, headers: dict[str, str], seconds: float | None
