@@ -274,18 +274,24 @@ def spark_options_table() -> str:
 def connection_states() -> str:
     """Return what may happen in each state of a connection, and where it leads."""
     meanings = attribute_docs(state.ConnectionState)
+    waiting = {sent.after: sent.request for sent in (*state.SENDS.values(), state.UPGRADES) if sent.request}
     rows = []
     for here in state.ConnectionState:
-        after = {event: to for (at, event), to in state.TRANSITIONS.items() if at is here}
-        sends = [_step(event, to, here) for event, to in after.items() if event.name.startswith("SEND_")]
-        comes = [_step(event, to, here) for event, to in after.items() if event.name.startswith("RECV_")]
-        rows.append((here.name, meanings[here.name], ", ".join(sends) or "–", ", ".join(comes)))
+        sends = [
+            command.word.decode() + ("" if sent.after is None else f" → {sent.after.name}")
+            for command, sent in state.SENDS.items()
+            if here in sent.allowed
+        ]
+        if here in state.UPGRADES.allowed:
+            sends.append(f"TLS or compression → {state.ConnectionState.UPGRADING.name}")
+        comes = ["heartbeats"] * (here in state.OPEN)
+        if (request := waiting.get(here)) is not None:
+            after = state.ANSWERED.get(request, here)
+            comes.append(f"the answer to {request.name}" + ("" if after is here else f" → {after.name}"))
+        comes += ["answers to publishes"] * (here in state.PUBLISHES.allowed)
+        comes += ["messages", "errors that answer no request"] * (here in state.CONSUMING)
+        rows.append((here.name, meanings[here.name], ", ".join(sends) or "–", ", ".join(comes) or "–"))
     return table(("State", "Meaning", "May be sent", "May arrive"), rows, widths="20 24 26 30")
-
-
-def _step(event: state.Input, to: state.ConnectionState, here: state.ConnectionState) -> str:
-    name = event.name.partition("_")[2]
-    return name if to is here else f"{name} → {to.name}"
 
 
 def sharding_vectors() -> str:

@@ -19,7 +19,7 @@ from nsq_ha.protocol.client import OK_RUNS
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import HEARTBEAT, Frame, FrameDecoder, FrameType, encode_frame
 from nsq_ha.protocol.handshake import GetSecret, Receive
-from nsq_ha.protocol.identify import decode_authorization, decode_identity, upgrades
+from nsq_ha.protocol.identify import decode_identity, upgrades
 from nsq_ha.protocol.messages import check_traced, damage_of, encode_message
 from nsq_ha.protocol.server.answers import encode_identity, encode_plain_identity, encode_traced
 from tests.protocol.fakes import decode_message
@@ -284,8 +284,6 @@ def run_handshake(data: bytes) -> None:
 
 
 def _answers(data: bytes) -> None:
-    with contextlib.suppress(RemoteProtocolError):
-        decode_authorization(data)
     try:
         identity = decode_identity(data)
     except RemoteProtocolError:

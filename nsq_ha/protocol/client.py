@@ -12,7 +12,7 @@ Source: server protocol 1, 3, 5, 7; server failures 1.
 
 from __future__ import annotations
 
-from collections import deque
+import re
 from itertools import repeat
 from types import MappingProxyType
 from typing import Final, cast
@@ -37,15 +37,27 @@ from nsq_ha.protocol.frames import (
 from nsq_ha.protocol.identify import Upgrade
 from nsq_ha.protocol.messages import DamagedMessage, Layout, Reader, damage_of, reader_for
 from nsq_ha.protocol.refusals import NEVER_ANSWERS, read_error
-from nsq_ha.protocol.state import ANSWERED, PUBLISHING, SENDS, ConnectionState, Input, Request, advance, is_answer
+from nsq_ha.protocol.state import (
+    ANSWERED,
+    CONSUMING,
+    OPEN,
+    PUBLISHES,
+    SENDS,
+    SUBSCRIBES,
+    UPGRADES,
+    ConnectionState,
+    Request,
+    after_sending,
+    check_arrival,
+    is_answer,
+)
 
 _PUBLISH: Final = Request.PUBLISH  # reading a member from its enum is not free
 _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
 _HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
-_OK_RUN: Final = 32
 OK_RUNS: Final = MappingProxyType({_OK_FRAME * count: count for count in range(1, 129)})
 """How many answers to publishes a read is that has nothing else: the usual case."""
-_OK_FRAMES: Final = _OK_FRAME * _OK_RUN
+_OK_FRAMES: Final = re.compile(b"(?:%b)+" % re.escape(_OK_FRAME))
 _CLOSED: Final = ConnectionState.CLOSED  # needed for each read
 _BULKY_BYTES: Final = 2048  # above it, a second copy of a body costs more than a memoryview
 
@@ -72,14 +84,11 @@ class Received(msgspec.Struct, eq=False):
     damaged: list[DamagedMessage] = []
 
 
-class Run:
+class Run(msgspec.Struct):
     """Requests of one kind in a row, as a count, since there may be thousands of publishes."""
 
-    __slots__ = ("count", "kind")
-
-    def __init__(self, kind: Request, count: int) -> None:
-        self.kind: Request = kind
-        self.count: int = count
+    kind: Request
+    count: int
 
 
 class ClientProtocol:
@@ -90,16 +99,14 @@ class ClientProtocol:
 
     Attributes:
         state: Where the connection stands.
-        awaiting: Number of requests without an answer.
         received: The result of the last :meth:`receive`. If that raised, the data before the fault is still valid.
     """
 
     def __init__(self, *, max_frame_bytes: int) -> None:
         self.state: ConnectionState = ConnectionState.NEW
-        self.awaiting: int = 0
         self.received: Received = Received()
         self._largest = max_frame_bytes
-        self._runs: deque[Run] | list[Run] = deque()
+        self._runs: list[Run] = []
         self._tail = bytearray()
         self._needed = 0
         self._held = False
@@ -122,9 +129,9 @@ class ClientProtocol:
                 subscription. Nothing was recorded; write nothing.
             ConfigError: A value of the command is not valid; as above.
         """
-        event, request = SENDS[type(command)]
-        following = advance(self.state, event)
-        if event is Input.SEND_AUTH:
+        sending = SENDS[type(command)]
+        following, request = after_sending(self.state, sending, command.word.decode()), sending.request
+        if request is Request.AUTH:
             self._check_idle()
         if request is Request.SUBSCRIBE and self._source is None:
             raise LocalProtocolError("call subscribe_to() with source and layout before you send a subscription")
@@ -132,8 +139,10 @@ class ClientProtocol:
         if self.state is ConnectionState.NEW:
             data = MAGIC + data
         self.state = following
-        if request is not None:
-            self._expect(request)
+        if request is _PUBLISH:
+            self.expect_publish()
+        elif request is not None:
+            self._runs.append(Run(request, 1))
         return data
 
     def subscribe_to(self, source: MessageSource, layout: Layout) -> None:
@@ -146,7 +155,7 @@ class ClientProtocol:
         Raises:
             LocalProtocolError: A subscription was already sent.
         """
-        advance(self.state, Input.SEND_SUBSCRIBE)
+        after_sending(self.state, SUBSCRIBES, "SUB")
         self._source = source
         self._layout = layout
 
@@ -156,9 +165,7 @@ class ClientProtocol:
         Raises:
             LocalProtocolError: Publishing is not allowed now; write nothing.
         """
-        if self.state not in PUBLISHING:
-            self.state = advance(self.state, Input.SEND_PUBLISH)
-        self.awaiting += count
+        after_sending(self.state, PUBLISHES, "a publish")
         runs = self._runs
         if runs and runs[-1].kind is _PUBLISH:
             runs[-1].count += count
@@ -176,7 +183,7 @@ class ClientProtocol:
             RemoteProtocolError: Bytes arrived before TLS began. They may have been
                 injected: drop the connection.
         """
-        following = advance(self.state, Input.SEND_UPGRADE)
+        following = after_sending(self.state, UPGRADES, "TLS or compressed data")
         self._check_idle()
         trailing = self.take_trailing()
         if trailing and upgrade == "tls":
@@ -186,7 +193,7 @@ class ClientProtocol:
                 "someone between this client and nsqd may have injected them"
             )
         self.state = following
-        self._expect(Request.UPGRADE)
+        self._runs.append(Run(Request.UPGRADE, 1))
         return trailing
 
     def _check_idle(self) -> None:
@@ -194,19 +201,17 @@ class ClientProtocol:
         if self.awaiting:
             raise LocalProtocolError(f"{self.awaiting} request(s) must be answered first")
 
-    def _expect(self, request: Request) -> None:
-        if request is _PUBLISH:
-            self.expect_publish()
-            return
-        self.awaiting += 1
-        self._runs.append(Run(request, 1))
-
     # ------------------------------------------------------------ receiving
+
+    @property
+    def awaiting(self) -> int:
+        """Number of requests without an answer."""
+        return sum(run.count for run in self._runs)
 
     @property
     def is_idle(self) -> bool:
         """Whether no answer is due, and no frame is unfinished."""
-        return not (self.awaiting or self._tail)
+        return not (self._runs or self._tail)
 
     def take_publishes(self) -> int:
         """Expect no answers to publishes any more, and return how many are due: the caller counts them by itself.
@@ -216,9 +221,7 @@ class ClientProtocol:
         runs = self._runs
         if len(runs) != 1 or runs[0].kind is not _PUBLISH or self._tail:
             return 0
-        count, self.awaiting = self.awaiting, 0
-        runs.clear()
-        return count
+        return runs.pop().count
 
     def receive(self, data: bytes | bytearray | memoryview) -> Received:
         """Process received data; it may be cut anywhere.
@@ -348,20 +351,15 @@ class ClientProtocol:
         run = self._runs[0]
         if run.kind is not Request.PUBLISH:
             return position
-        left = run.count
-        while left >= _OK_RUN and data.startswith(_OK_FRAMES, position):
-            position += len(_OK_FRAMES)
-            left -= _OK_RUN
-        while left and data.startswith(_OK_FRAME, position):
-            position += len(_OK_FRAME)
-            left -= 1
-        if left < run.count:
-            answers.extend(repeat(OK, run.count - left))
-            self._answered(run, run.count - left)
-        return position
+        found = _OK_FRAMES.match(data, position)
+        if found is None:
+            return position
+        count = min((found.end() - position) // len(_OK_FRAME), run.count)
+        answers.extend(repeat(OK, count))
+        self._answered(run, count)
+        return position + count * len(_OK_FRAME)
 
     def _answered(self, run: Run, count: int) -> None:
-        self.awaiting -= count
         run.count -= count
         if not run.count:
             del self._runs[0]
@@ -372,12 +370,12 @@ class ClientProtocol:
         elif kind == FrameType.ERROR:
             self._take_error(data, received)
         else:
-            self.state = advance(self.state, Input.RECV_MESSAGE)
+            check_arrival(self.state, CONSUMING, "a message")
             received.damaged.append(damage_of(data, self._layout))
 
     def _take_response(self, data: bytes, received: Received) -> None:
         if data == HEARTBEAT:
-            self.state = advance(self.state, Input.RECV_HEARTBEAT)
+            check_arrival(self.state, OPEN, "a heartbeat")
             received.heartbeats += 1
             return
         if not self._runs:
@@ -386,32 +384,25 @@ class ClientProtocol:
         request = run.kind
         if not is_answer(request, data):
             raise RemoteProtocolError(f"response {excerpt(data)} is not an answer to {request.name}")
-        self.state = advance(self.state, ANSWERED[request])
+        self.state = ANSWERED.get(request, self.state)
         self._answered(run, 1)
         received.answers.append(data)
         if request is Request.SUBSCRIBE:
             self._read = reader_for(self._layout)
-            self._runs = list(self._runs)  # of thousands of idle subscriptions: an empty deque takes 760 bytes
         # The next bytes may be TLS or compressed; only the caller knows.
         self._held = request in (Request.IDENTIFY, Request.UPGRADE)
 
     def _take_error(self, data: bytes, received: Received) -> None:
         error = read_error(data)
-        run = self._runs[0] if self._runs else None
-        event = Input.RECV_STRAY_ERROR
-        if error.code in NEVER_ANSWERS:
-            run, event = None, Input.RECV_ANSWER_ERROR
-        elif run is not None:
-            event = Input.RECV_PUBLISH_ERROR if run.kind is Request.PUBLISH else Input.RECV_REFUSAL
-        try:
-            self.state = advance(self.state, event)
-        except RemoteProtocolError as fault:
-            raise RemoteProtocolError(f"unexpected error frame {str(error)!r}: {fault}") from None
+        run = self._runs[0] if self._runs and error.code not in NEVER_ANSWERS else None
         if run is None:
+            check_arrival(self.state, CONSUMING, f"the unexpected error frame {str(error)!r}")
             received.refusals.append(error)
-        else:
-            self._answered(run, 1)
-            received.answers.append(error)
+            return
+        if run.kind is not _PUBLISH:
+            self.state = ConnectionState.CLOSED  # the server closes after it
+        self._answered(run, 1)
+        received.answers.append(error)
 
     # ------------------------------------------------------------ layers
 

@@ -5,8 +5,7 @@ This module decides what is sent in which order, and has the rules that protect 
 - If the client requires TLS, the connection uses TLS or is refused.
 - A layer that was not offered is refused.
 - Bytes between the answer to IDENTIFY and the start of TLS are refused: they may have been injected.
-- At most ``MAX_HANDSHAKE_BYTES`` are read until the handshake is complete.
-- The secret is sent only if the server requires it, and after all layers; no error shows it.
+- The secret is sent only if the server requires it, and after all layers.
 - Nothing is sent while a layer may be about to change, not even the answer to a heartbeat.
 
 It does no I/O: the caller executes each step and feeds the data that it reads. With a blocking socket::
@@ -40,12 +39,12 @@ Source: server protocol 3, 4.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from nsq_ha.base.redaction import conceal
-from nsq_ha.errors import AuthError, ConnectError, RemoteProtocolError, ServerError
+from nsq_ha.errors import AuthError, ConnectError, ServerError
 from nsq_ha.protocol.client import ClientProtocol
 from nsq_ha.protocol.commands import Auth, Command
 from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
@@ -55,14 +54,9 @@ from nsq_ha.protocol.identify import (
     Identity,
     Offer,
     Upgrade,
-    decode_authorization,
     decode_identity,
     upgrades,
-    without_secret,
 )
-
-MAX_HANDSHAKE_BYTES: Final = 1024 * 1024
-"""Maximum number of bytes read during a handshake; usual answers take less than a thousandth of it."""
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -164,20 +158,18 @@ class Handshake:
         self.secret: str | None = secret
         self._asks = asks
         self._advice = advice or Advice()
-        self._unread = bytearray()
-        self._count = 0
+        self._answers: list[bytes | ServerError] = []
         self._owes_nop = False
 
     def feed(self, data: bytes | memoryview) -> None:
         """Add data that was read and decompressed; the caller may reuse the buffer afterwards.
 
         Raises:
-            RemoteProtocolError: The nsqd sent more than ``MAX_HANDSHAKE_BYTES``.
+            RemoteProtocolError: The server broke a rule.
         """
-        self._count += len(data)
-        if self._count > MAX_HANDSHAKE_BYTES:
-            raise RemoteProtocolError(f"{self._address} sent more than {MAX_HANDSHAKE_BYTES} bytes before AUTH or SUB")
-        self._unread += data
+        received = self._protocol.receive(data)
+        self._owes_nop |= received.heartbeats > 0
+        self._answers += received.answers
 
     def __iter__(self) -> Iterator[Step]:
         """Yield the steps; :class:`Receive` only when all fed data is used up."""
@@ -190,7 +182,7 @@ class Handshake:
             raise ConnectError(f"{self._address} does not offer TLS: {self._advice.no_tls}")
         for layer in layers:
             yield from self._upgrade(layer)
-        self._take(self._protocol.take_trailing())
+        self.feed(self._protocol.take_trailing())
         if self.identity.auth_required:
             yield from self._authenticate()
         if self._owes_nop:
@@ -212,10 +204,7 @@ class Handshake:
         if secret is None:
             raise AuthError("E_AUTH_FIRST", f"{self._address} requires AUTH: {self._advice.no_secret}")
         conceal(secret)  # a config created in another process has not done this here
-        try:
-            decode_authorization((yield from self._request(Auth(secret.encode()))))
-        except ServerError as error:
-            raise without_secret(error, secret) from None
+        yield from self._request(Auth(secret.encode()))
 
     def _request(self, command: Command) -> Generator[Step, None, bytes]:
         yield Send(self._protocol.send(command))
@@ -223,18 +212,9 @@ class Handshake:
 
     def _answer(self) -> Generator[Step, None, bytes]:
         """Read up to the answer to the only outstanding request."""
-        while True:
-            while not self._unread:
-                yield Receive()
-            data = bytes(self._unread)
-            self._unread.clear()
-            for answer in self._take(data):
-                if isinstance(answer, ServerError):
-                    raise answer
-                return answer
-
-    def _take(self, data: bytes) -> list[bytes | ServerError]:
-        received = self._protocol.receive(data)
-        if received.heartbeats:
-            self._owes_nop = True
-        return received.answers
+        while not self._answers:
+            yield Receive()
+        answer = self._answers.pop()
+        if isinstance(answer, ServerError):
+            raise answer
+        return answer

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Final, Literal, Self
 
 import msgspec
 
 from nsq_ha.base.shapes import decoder
-from nsq_ha.errors import SERVER_ERRORS, RemoteProtocolError, ServerError
+from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.options.config import ClientConfig, ConsumerConfig
 from nsq_ha.options.types import Compression
 from nsq_ha.protocol.commands import Identify
@@ -42,22 +41,9 @@ DEFAULTS: Final[Mapping[str, object]] = {
 }
 """Defaults of options that flags of nsqd may forbid."""
 
-_AUTH_TEXTS: Final = frozenset(
-    (
-        "",
-        "auth failed",
-        "auth no authorizations found",
-        "auth disabled",
-        "auth already set",
-        "cannot auth in current state",
-    )
-)
-"""What nsqds say in a refusal, in lower case: the two kinds differ in capital letters."""
-
 Upgrade = Literal["tls", "snappy", "deflate"]
 """One switch of the connection to another layer; each is confirmed by an ``OK`` inside the new layer."""
 
-_Answer = TypeVar("_Answer", bound=msgspec.Struct)
 _LARGEST = 2**63 - 1  # of nsqd's integers; a float takes it, too
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
@@ -68,8 +54,7 @@ OLDEST: Final = "0.2.23"
 _Text = Annotated[str, msgspec.Meta(max_length=256)]  # each connection keeps it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What a client sends with IDENTIFY, with the wire's names and units.
 
     Attributes:
@@ -85,7 +70,7 @@ class Offer:
         msg_timeout: Milliseconds, 1000..900000; 0 for the server's default.
         tls: Require TLS.
         compression: Request compression; the server may not support it.
-        deflate_level: 1..6.
+        deflate_level: 1..6. It is always sent: without a level the server does not compress.
         desired_tag: Dispatch tag; empty for no tag.
         extend_support: Must match the topic: true for extended topics only.
         ext_filter: Server-side filter on extension headers. None for no filter.
@@ -156,30 +141,15 @@ class Offer:
 
     def command(self) -> Identify:
         """Return the command to send."""
-        fields: dict[str, Any] = {
-            "client_id": self.client_id,
-            "hostname": self.hostname,
-            "user_agent": self.user_agent,
-            # Without this, the server answers a plain OK and upgrades nothing.
-            "feature_negotiation": True,
-            "heartbeat_interval": self.heartbeat_interval,
-            "output_buffer_size": self.output_buffer_size,
-            "output_buffer_timeout": self.output_buffer_timeout,
-            "sample_rate": self.sample_rate,
-            "msg_timeout": self.msg_timeout,
-            "tls_v1": self.tls,
-            "snappy": self.compression is Compression.SNAPPY,
-            "deflate": self.compression is Compression.DEFLATE,
-            # Always sent: without a level the server does not compress.
-            "deflate_level": self.deflate_level,
-            "extend_support": self.extend_support,
+        fields = msgspec.structs.asdict(self)
+        # Without feature_negotiation, the server answers a plain OK and upgrades nothing.
+        fields |= {"feature_negotiation": True, "tls_v1": fields.pop("tls")}
+        chosen = fields.pop("compression")
+        fields |= {each.value: each is chosen for each in (Compression.SNAPPY, Compression.DEFLATE)}
+        is_set = {
+            name: bool(fields[name]) for name in ("topology_region", "topology_zone", "desired_tag", "ext_filter")
         }
-        fields |= {name: text for name in ("topology_region", "topology_zone") if (text := getattr(self, name))}
-        if self.desired_tag:
-            fields["desired_tag"] = self.desired_tag
-        if self.ext_filter is not None:
-            fields["ext_filter"] = self.ext_filter
-        return Identify(msgspec.json.encode(fields))
+        return Identify(msgspec.json.encode({name: value for name, value in fields.items() if is_set.get(name, True)}))
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,20 +201,6 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return self.version.startswith("0.2.")
 
 
-class Authorization(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to AUTH.
-
-    Attributes:
-        identity: Name of the client, from the auth server.
-        identity_url: Page about the client.
-        permission_count: Number of permissions.
-    """
-
-    identity: str = ""
-    identity_url: str = ""
-    permission_count: _Natural = 0
-
-
 def decode_identity(data: bytes) -> Identity:
     """Decode the answer to IDENTIFY.
 
@@ -257,19 +213,13 @@ def decode_identity(data: bytes) -> Identity:
     """
     if data == OK:
         return Identity(version="0.2.19")  # or older
-    identity = _decode(data, Identity, "IDENTIFY")
+    try:
+        identity: Identity = decoder(Identity).decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"answer to IDENTIFY cannot be used: {error}") from error
     if identity.snappy and identity.deflate:
         raise RemoteProtocolError("answer to IDENTIFY switches on both snappy and deflate")
     return identity if identity.msg_timeout else msgspec.structs.replace(identity, msg_timeout=_MSG_TIMEOUT)
-
-
-def decode_authorization(data: bytes) -> Authorization:
-    """Decode the answer to AUTH.
-
-    Raises:
-        RemoteProtocolError: It is not a valid JSON object. Drop the connection.
-    """
-    return _decode(data, Authorization, "AUTH")
 
 
 def upgrades(identity: Identity, offer: Offer | None = None) -> tuple[Upgrade, ...]:
@@ -287,46 +237,15 @@ def upgrades(identity: Identity, offer: Offer | None = None) -> tuple[Upgrade, .
 
     Source: server protocol 3.2.
     """
-    order: list[Upgrade] = []
-    if identity.tls_v1:
-        order.append("tls")
-    if identity.snappy:
-        order.append("snappy")
-    elif identity.deflate:
-        order.append("deflate")
-    if offer is not None:
-        offered = {"tls" if offer.tls else "", offer.compression.value}
-        for upgrade in order:
-            if upgrade not in offered:
-                raise RemoteProtocolError(f"answer to IDENTIFY switches on {upgrade}, which was not offered")
-    return tuple(order)
+    switched: dict[Upgrade, bool] = {"tls": identity.tls_v1, "snappy": identity.snappy, "deflate": identity.deflate}
+    order = tuple(upgrade for upgrade, is_on in switched.items() if is_on)
+    for upgrade in order:
+        if offer is not None and upgrade not in {"tls" if offer.tls else "", offer.compression.value}:
+            raise RemoteProtocolError(f"answer to IDENTIFY switches on {upgrade}, which was not offered")
+    return order
 
 
 def _gather_ms(config: ClientConfig, *, is_plain: bool) -> int:
     if config.output_buffer_timeout is not None:
         return round(config.output_buffer_timeout * 1000)
     return LEAST_UPSTREAM_GATHER_MS if is_plain else LEAST_GATHER_MS
-
-
-def without_secret(error: ServerError, secret: str) -> ServerError:
-    """Return a refusal of AUTH without the secret, which a server may echo in some form.
-
-    Args:
-        error: The server's answer.
-        secret: The secret that was sent.
-
-    Returns:
-        An error of the same class and code. It keeps the server's text if that is a known one of nsqd.
-    """
-    if error.detail.lower() in _AUTH_TEXTS and secret not in error.detail:
-        return error
-    code = error.code if error.code in SERVER_ERRORS and secret not in error.code else "E_AUTH_FAILED"
-    return type(error)(code, "(the server's text is not shown, since it may contain the secret)")
-
-
-def _decode(data: bytes, kind: type[_Answer], command: str) -> _Answer:
-    try:
-        found: _Answer = decoder(kind).decode(data)
-        return found
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise RemoteProtocolError(f"answer to {command} cannot be used: {error}") from error

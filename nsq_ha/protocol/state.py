@@ -1,8 +1,8 @@
-"""The life of one nsqd connection, as tables: what may be sent or may arrive when, and what answers what.
+"""The life of one nsqd connection: what may be sent when, and what answers what.
 
-Every rule about *when* a command may be sent or an answer may arrive is in
-``TRANSITIONS``; no other module compares states. A missing entry is an error:
-ours if we were about to send, the peer's if it already sent.
+Every rule about *when* a command may be sent is in ``SENDS``; no other module compares states. What may arrive follows
+from the requests that wait for an answer. What does not fit is an error: ours if we were about to send, the peer's if
+it already sent.
 
 Only handshakes, subscriptions and control commands use the table; messages and
 publishes on a running connection do not.
@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
 from nsq_ha.protocol import commands
@@ -48,36 +48,6 @@ class ConnectionState(enum.Enum):
     """The server refused a command and closes, or it broke a rule."""
 
 
-class Input(enum.Enum):
-    """What can happen to a connection. ``SEND``: we send; ``RECV``: the peer sent. The values are for errors."""
-
-    SEND_IDENTIFY = "IDENTIFY"
-    SEND_UPGRADE = "TLS or compressed data"
-    SEND_AUTH = "AUTH"
-    SEND_SUBSCRIBE = "SUB"
-    SEND_PUBLISH = "a publish"
-    SEND_READY = "RDY"
-    SEND_ANSWER = "FIN, REQ or TOUCH"
-    SEND_CLOSE = "CLS"
-    SEND_NOP = "NOP"
-    RECV_IDENTITY = "an answer to IDENTIFY"
-    RECV_UPGRADED = "a confirmation of TLS or compression"
-    RECV_AUTHORIZED = "an answer to AUTH"
-    RECV_SUBSCRIBED = "an answer to SUB"
-    RECV_PUBLISHED = "an answer to a publish"
-    RECV_CLOSE_WAIT = "an answer to CLS"
-    RECV_HEARTBEAT = "a heartbeat"
-    RECV_MESSAGE = "a message"
-    RECV_REFUSAL = "an error"
-    """An error frame that answers IDENTIFY, an upgrade, AUTH, SUB or CLS: the server closes after it."""
-    RECV_PUBLISH_ERROR = "an error for a publish"
-    """An error frame that answers a publish: the connection may continue."""
-    RECV_ANSWER_ERROR = "an error for FIN, REQ or TOUCH"
-    """``E_FIN_FAILED``, ``E_REQ_FAILED`` or ``E_TOUCH_FAILED``; answers no request."""
-    RECV_STRAY_ERROR = "an error that answers nothing"
-    """Any other error frame while no request waits: FIN, REQ, TOUCH and RDY can cause one before a close."""
-
-
 class Request(enum.Enum):
     """A command that has an answer, or an upgrade that an answer confirms."""
 
@@ -89,90 +59,75 @@ class Request(enum.Enum):
     CLOSE = enum.auto()
 
 
-_S = ConnectionState
-_I = Input
-_OPEN: Final = tuple(state for state in ConnectionState if state not in (_S.NEW, _S.CLOSED))
-_CONSUMING: Final = (_S.SUBSCRIBED, _S.DRAINING)
-_WORKING: Final = (_S.READY, _S.SUBSCRIBING, *_CONSUMING)
+class Sending(NamedTuple):
+    """What sending is for the state.
 
-TRANSITIONS: Final[Mapping[tuple[ConnectionState, Input], ConnectionState]] = MappingProxyType(
+    Attributes:
+        allowed: The states in which it is allowed.
+        request: What its answer belongs to. None if it has no answer.
+        after: The state after it. None changes nothing.
+    """
+
+    allowed: tuple[ConnectionState, ...]
+    request: Request | None = None
+    after: ConnectionState | None = None
+
+
+_S = ConnectionState
+CONSUMING: Final = (_S.SUBSCRIBED, _S.DRAINING)
+"""States in which messages may arrive, and errors that answer no request."""
+OPEN: Final = tuple(state for state in ConnectionState if state not in (_S.NEW, _S.CLOSED))
+"""States in which heartbeats may arrive."""
+
+PUBLISHES: Final = Sending((_S.READY, _S.SUBSCRIBING, *CONSUMING), Request.PUBLISH)
+SUBSCRIBES: Final = Sending((_S.READY,), Request.SUBSCRIBE, _S.SUBSCRIBING)
+UPGRADES: Final = Sending((_S.READY,), Request.UPGRADE, _S.UPGRADING)
+
+SENDS: Final[Mapping[type[commands.Command], Sending]] = MappingProxyType(
     {
-        (_S.NEW, _I.SEND_IDENTIFY): _S.IDENTIFYING,
-        (_S.IDENTIFYING, _I.RECV_IDENTITY): _S.READY,
-        (_S.READY, _I.SEND_UPGRADE): _S.UPGRADING,
-        (_S.UPGRADING, _I.RECV_UPGRADED): _S.READY,
-        (_S.READY, _I.SEND_AUTH): _S.AUTHENTICATING,
-        (_S.AUTHENTICATING, _I.RECV_AUTHORIZED): _S.READY,
-        (_S.READY, _I.SEND_SUBSCRIBE): _S.SUBSCRIBING,
-        (_S.SUBSCRIBING, _I.RECV_SUBSCRIBED): _S.SUBSCRIBED,
-        (_S.SUBSCRIBED, _I.SEND_CLOSE): _S.DRAINING,
-        (_S.DRAINING, _I.RECV_CLOSE_WAIT): _S.DRAINING,
-        (_S.SUBSCRIBED, _I.SEND_READY): _S.SUBSCRIBED,
+        commands.Identify: Sending((_S.NEW,), Request.IDENTIFY, _S.IDENTIFYING),
+        commands.Auth: Sending((_S.READY,), Request.AUTH, _S.AUTHENTICATING),
+        **dict.fromkeys((commands.Sub, commands.SubOrdered, commands.SubAdvanced), SUBSCRIBES),
+        commands.Close: Sending((_S.SUBSCRIBED,), Request.CLOSE, _S.DRAINING),
         # The server ignores RDY after CLS, so sending it is harmless.
-        (_S.DRAINING, _I.SEND_READY): _S.DRAINING,
-        **{
-            (state, event): state
-            for state in _CONSUMING
-            for event in (_I.SEND_ANSWER, _I.RECV_MESSAGE, _I.RECV_ANSWER_ERROR, _I.RECV_STRAY_ERROR)
-        },
-        **{
-            (state, event): state
-            for state in _WORKING
-            for event in (_I.SEND_PUBLISH, _I.RECV_PUBLISHED, _I.RECV_PUBLISH_ERROR)
-        },
-        **{(state, event): state for state in _OPEN for event in (_I.SEND_NOP, _I.RECV_HEARTBEAT)},
-        **{
-            (state, _I.RECV_REFUSAL): _S.CLOSED
-            for state in (_S.IDENTIFYING, _S.UPGRADING, _S.AUTHENTICATING, _S.SUBSCRIBING, _S.DRAINING)
-        },
+        **dict.fromkeys((commands.Ready, commands.Finish, commands.Requeue, commands.Touch), Sending(CONSUMING)),
+        commands.Nop: Sending(OPEN),
+        **dict.fromkeys(commands.PUBLISHES, PUBLISHES),
     }
 )
-"""Maps state and input to the next state; missing pairs are forbidden."""
+"""What sending each command is for the state."""
 
-PUBLISHING: Final = tuple(state for state in ConnectionState if TRANSITIONS.get((state, Input.SEND_PUBLISH)) is state)
-"""States in which a publish is allowed and changes nothing; using the table would double the cost of a publish."""
+ANSWERED: Final[Mapping[Request, ConnectionState]] = MappingProxyType(
+    {
+        Request.IDENTIFY: _S.READY,
+        Request.UPGRADE: _S.READY,
+        Request.AUTH: _S.READY,
+        Request.SUBSCRIBE: _S.SUBSCRIBED,
+    }
+)
+"""The state after an answer to a request; other answers change nothing."""
 
 
-def advance(state: ConnectionState, event: Input) -> ConnectionState:
-    """Return the state after ``event``.
+def after_sending(state: ConnectionState, sending: Sending, what: str) -> ConnectionState:
+    """Return the state after ``sending``, which errors call ``what``.
 
     Raises:
-        LocalProtocolError: We tried to send what ``state`` forbids; nothing
-            was written and the connection is still good.
-        RemoteProtocolError: The peer sent what ``state`` forbids; the
-            connection must be dropped.
+        LocalProtocolError: ``state`` forbids it; nothing was written and the connection is still good.
     """
-    try:
-        return TRANSITIONS[state, event]
-    except KeyError:
-        if event.name.startswith("RECV_"):
-            raise RemoteProtocolError(f"nsqd sent {event.value} {state.value}") from None
-        raise LocalProtocolError(f"{event.value} cannot be sent {state.value}") from None
+    if state not in sending.allowed:
+        raise LocalProtocolError(f"{what} cannot be sent {state.value}")
+    return sending.after or state
 
 
-SENDS: Final[dict[type[commands.Command], tuple[Input, Request | None]]] = {
-    commands.Identify: (Input.SEND_IDENTIFY, Request.IDENTIFY),
-    commands.Auth: (Input.SEND_AUTH, Request.AUTH),
-    **dict.fromkeys(
-        (commands.Sub, commands.SubOrdered, commands.SubAdvanced), (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE)
-    ),
-    commands.Close: (Input.SEND_CLOSE, Request.CLOSE),
-    commands.Ready: (Input.SEND_READY, None),
-    **dict.fromkeys((commands.Finish, commands.Requeue, commands.Touch), (Input.SEND_ANSWER, None)),
-    commands.Nop: (Input.SEND_NOP, None),
-    **dict.fromkeys(commands.PUBLISHES, (Input.SEND_PUBLISH, Request.PUBLISH)),
-}
-"""What sending a command is for the state, and the request that its answer belongs to. None if it has no answer."""
+def check_arrival(state: ConnectionState, allowed: tuple[ConnectionState, ...], what: str) -> None:
+    """Check that ``what`` may arrive in ``state``.
 
-ANSWERED: Final[dict[Request, Input]] = {
-    Request.IDENTIFY: Input.RECV_IDENTITY,
-    Request.UPGRADE: Input.RECV_UPGRADED,
-    Request.AUTH: Input.RECV_AUTHORIZED,
-    Request.SUBSCRIBE: Input.RECV_SUBSCRIBED,
-    Request.PUBLISH: Input.RECV_PUBLISHED,
-    Request.CLOSE: Input.RECV_CLOSE_WAIT,
-}
-"""What an answer to a request is for the state."""
+    Raises:
+        RemoteProtocolError: It may not; the connection must be dropped.
+    """
+    if state not in allowed:
+        raise RemoteProtocolError(f"nsqd sent {what} {state.value}")
+
 
 _TRACED_BYTES: Final = 30
 

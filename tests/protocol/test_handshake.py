@@ -20,7 +20,7 @@ from nsq_ha.protocol.commands import Auth
 from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.handshake import MAX_HANDSHAKE_BYTES, Advice, GetSecret, Handshake, Receive, Send, StartCodec
+from nsq_ha.protocol.handshake import Advice, GetSecret, Handshake, Receive, Send, StartCodec
 from nsq_ha.protocol.server.answers import encode_identity
 from nsq_ha.protocol.state import ConnectionState
 from tests.protocol.fakes import HEARTBEAT_FRAME, LARGEST, OK_FRAME, error, response
@@ -223,12 +223,6 @@ def test_a_refusal_of_a_layer(reads: tuple[bytes, ...]) -> None:
     assert str(refused(started(TLS), agreed(tls_v1=True), *reads)) == "E_INVALID no TLS"
 
 
-@pytest.mark.parametrize("flood", [HEARTBEAT_FRAME * 1000, encode_frame(FrameType.RESPONSE, b"{" + bytes(LARGEST - 5))])
-def test_no_more_is_read_than_honest_answers_need(flood: bytes) -> None:
-    reason = refused(started(), *[flood[:50_000]] * 100)
-    assert str(reason) == f"nsqd:4150 sent more than {MAX_HANDSHAKE_BYTES} bytes before AUTH or SUB"
-
-
 # ------------------------------------------------------------ AUTH
 
 
@@ -252,9 +246,7 @@ FORMS = [
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", FrameType)
-@pytest.mark.parametrize(
-    "text", ["{}", "E_AUTH_FAILED AUTH failed for {}", '{{"identity":"{}","permission_count":-1}}']
-)
+@pytest.mark.parametrize("text", ["{}", "E_AUTH_FAILED AUTH failed for {}"])
 def test_no_answer_to_auth_shows_the_secret(form: str, kind: FrameType, text: str) -> None:
     answer = encode_frame(kind, text.format(form).encode())
     shown = refused(started(secret=SECRET), agreed(auth_required=True), answer)
