@@ -160,7 +160,6 @@ class Connecting:
 
     def _keep_alive(self, action: KeepAlive) -> None:
         if (connection := self._open.get(action.conn)) is not None:
-            connection.expect_silence()
             connection.keep_alive()
 
     def _disconnect(self, action: Disconnect) -> None:

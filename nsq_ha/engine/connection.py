@@ -45,7 +45,7 @@ from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.liveness import is_silent, next_look
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.protocol import ClientProtocol, Close, DamagedMessage, Identity, Offer
-from nsq_ha.protocol.client import OK_RUNS
+from nsq_ha.protocol.client import LONGEST_RUN, OK_RUNS
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls, Step
 from nsq_ha.protocol.identify import DEFAULTS
@@ -54,7 +54,7 @@ from nsq_ha.protocol.refusals import refused_option
 if TYPE_CHECKING:
     from nsq_ha.options.config import ClientConfig
     from nsq_ha.policy.topology import Node
-    from nsq_ha.protocol import Command, Layout, Sub, SubAdvanced, SubOrdered
+    from nsq_ha.protocol import Command, Layout, Received, Sub, SubAdvanced, SubOrdered
 
 log: logging.Logger = logging.getLogger("nsq_ha.connection")
 _numbers: Final = itertools.count(1)
@@ -63,7 +63,7 @@ USER_AGENT: Final = f"nsq_ha/{__version__}"
 
 
 def _ignore(_: object) -> None:
-    """Do nothing."""
+    """Take what nobody waits for."""
 
 
 class Callbacks(msgspec.Struct, frozen=True):
@@ -107,12 +107,13 @@ class Connection:
         self.opened_at: float = math.inf
         self._is_logged = wire.is_on()
         self._has_refused = self._is_left = self._is_counting = False
+        self._unanswered = 0  # OKs that are due and only counted
         self.lifetime: Lifetime | None = None
         self._callbacks = callbacks
         self._stored = None if self._is_logged else callbacks.stored
         self._loop = asyncio.get_running_loop()
         self._protocol = ClientProtocol(max_frame_bytes=config.max_frame_bytes)
-        self._receive = self._protocol.receive
+        self._receive: Callable[[bytes | memoryview], Received] = self._protocol.receive
         if self._is_logged:
             self._receive = partial(wire.receive, self.name, self._protocol)
         self._waiters: list[asyncio.Future[bytes]] = []
@@ -217,10 +218,12 @@ class Connection:
                 await self._do(step, stream)
         stream.receiver = self._received
         if self._stored is not None:
-            self._is_counting, stream.runs, stream.on_run = True, OK_RUNS, self._stored
+            self._is_counting, self._receive, stream.receiver = True, self._receive_uncounted, self._count
         self.identity = handshake.identity
         if config.tls is not None:
             self.lifetime = Lifetime.of(self.identity.version, identified_at, random.random)
+        if self._ended.done():  # with its last answer
+            raise self._ended.result()
 
     async def _do(self, step: Step, stream: TcpStream) -> None:
         if isinstance(step, Send):
@@ -292,7 +295,7 @@ class Connection:
         if stream is None:
             return
         if self._is_counting:
-            stream.unanswered += count
+            self._unanswered += count
         else:
             self._protocol.expect_publish(count)
         if self._is_logged:
@@ -341,12 +344,9 @@ class Connection:
             self.write(data)
         await asyncio.shield(self._stopping)
 
-    def expect_silence(self) -> None:
-        """Do not end the connection when nsqd is silent."""
-        self._looks.remove(self.look)
-
     def keep_alive(self) -> None:
-        """Send NOP without having received a heartbeat."""
+        """Send NOP without having received a heartbeat, and do not end the connection when nsqd is silent."""
+        self._looks.remove(self.look)
         self.write(NOP)
 
     async def ended(self) -> NsqError:
@@ -435,18 +435,27 @@ class Connection:
             )
         return self._next_look()
 
+    def _count(self, data: bytes | memoryview) -> None:
+        """Count a read that is a run of the usual answers to publishes; process another one."""
+        count = OK_RUNS.get(bytes(data), 0) if len(data) <= LONGEST_RUN else 0
+        if self._stored is not None and 0 < count <= self._unanswered:
+            self._unanswered -= count
+            self._stored(count)
+        else:
+            self._received(data)
+
+    def _receive_uncounted(self, data: bytes | memoryview) -> Received:
+        """Read frames, and count again while nothing but whole answers to publishes is due."""
+        if self._unanswered:
+            self._protocol.expect_publish(self._unanswered)
+        received = self._protocol.receive(data)
+        self._unanswered = self._protocol.take_publishes()
+        self._is_counting = self._protocol.is_idle
+        return received
+
     def _received(self, data: bytes | memoryview) -> None:
         """Process what was read."""
-        stream = self._stream
-        if stream is not None and self._stored is not None:
-            if stream.unanswered:
-                self._protocol.expect_publish(stream.unanswered)
-            received = self._receive(data)
-            # While nothing but whole answers to publishes is due, the stream counts them.
-            stream.unanswered = self._protocol.take_publishes()
-            self._is_counting = self._protocol.is_idle
-        else:
-            received = self._receive(data)
+        received = self._receive(data)
         if received.heartbeats:
             self._last_heartbeat = self._loop.time()
             if received.messages:
@@ -454,11 +463,11 @@ class Connection:
             else:
                 self.write_now(NOP)
         if received.answers:
-            if self._waiters:
-                self._take_answers(received.answers)
+            if self._waiters:  # of a subscription, whose connection has no publishes
+                for answer in received.answers:
+                    self._take_answer(self._waiters.pop(0), answer)
             else:
-                last = received.answers[-1]
-                self._has_refused = isinstance(last, ServerError)
+                self._has_refused = isinstance(received.answers[-1], ServerError)
                 self._callbacks.answers(received.answers)
         if received.damaged:
             self._callbacks.damaged(received.damaged)
@@ -467,20 +476,14 @@ class Connection:
         if received.messages:
             self._callbacks.messages(received.messages)
 
-    def _take_answers(self, answers: list[bytes | ServerError]) -> None:
-        waiters = self._waiters
-        taken = 0
-        while waiters and taken < len(answers):
-            waiter, answer = waiters.pop(0), answers[taken]
-            taken += 1
-            if waiter.done():
-                continue
-            if isinstance(answer, ServerError):
-                waiter.set_exception(answer)
-            else:
-                waiter.set_result(answer)
-        if taken < len(answers):
-            self._callbacks.answers(answers[taken:] if taken else answers)
+    @staticmethod
+    def _take_answer(waiter: asyncio.Future[bytes], answer: bytes | ServerError) -> None:
+        if waiter.done():
+            return
+        if isinstance(answer, ServerError):
+            waiter.set_exception(answer)
+        else:
+            waiter.set_result(answer)
 
     def _lost(self, reason: NsqError) -> None:
         reason = self._named(reason)

@@ -14,8 +14,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from nsq_ha.base.redaction import harmless
@@ -23,7 +22,6 @@ from nsq_ha.base.unexpected import report_unexpected, without_frames
 from nsq_ha.engine.names import addresses, first_open, places_of
 from nsq_ha.engine.tls import trust_hint
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
-from nsq_ha.options.checks import is_port
 
 if TYPE_CHECKING:
     import ssl
@@ -81,11 +79,6 @@ REACHABLE: Final = (
 )
 """Advice for an unreachable address, such as one inside a cluster's own network."""
 
-_LONGEST_RUN: Final = 2048
-"""Bytes of a read above which it is not looked up among the runs."""
-
-_NO_RUNS: Final[Mapping[bytes, int]] = MappingProxyType({})
-
 _OUT_OF_REACH: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 
 
@@ -105,9 +98,6 @@ class TcpStream(asyncio.BufferedProtocol):
         peer: The address, for errors.
         last_received: The loop's time of the last read.
         is_paused: Whether the peer accepts no more data for now.
-        runs: What each run of the usual answer counts for. A read that is one of these is only counted.
-        unanswered: Number of usual answers that are due. 0 passes everything on.
-        on_run: Takes the number of answers in a run.
         is_closing: Returns whether the end is decided, shortly before ``on_lost``.
         on_resume: Called when ``is_paused`` ends. None calls nothing.
     """
@@ -127,9 +117,6 @@ class TcpStream(asyncio.BufferedProtocol):
         self.peer: str = "nsqd"
         self.last_received: float = self._loop.time()
         self.is_paused: bool = False
-        self.runs: Mapping[bytes, int] = _NO_RUNS
-        self.unanswered: int = 0
-        self.on_run: Callable[[int], None] = _ignore
         self.is_closing: Callable[[], bool] = _always
         self.on_resume: Callable[[], None] | None = None
 
@@ -165,8 +152,6 @@ class TcpStream(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         source = None if local_addr is None else (local_addr, 0)
-        if not is_port(port):  # the resolver takes 99999 for 34463
-            raise ConnectError(f"cannot connect to {address}: a port is 1..65535")
         try:
             found = await addresses(host, port, places_of(cluster))
             _, stream = await first_open(
@@ -174,8 +159,11 @@ class TcpStream(asyncio.BufferedProtocol):
                 limit,
                 lambda each: loop.create_connection(lambda: cls(receiver, on_lost), each, port, local_addr=source),
             )
-        except Exception as error:  # noqa: BLE001 - mapped to ours
-            # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
+        except (
+            OSError,
+            ValueError,
+            OverflowError,
+        ) as error:  # a resolver raises the latter two for an invalid name or port
             advice = f"; {hint}" if hint and _is_out_of_reach(error) else ""
             if local_addr is not None:
                 advice += f"; the source address is local_addr={local_addr!r}, which must belong to this machine"
@@ -192,17 +180,17 @@ class TcpStream(asyncio.BufferedProtocol):
         transport = self._open_transport()
         self._fd = None
         self.flush()
+        upgraded = None
         try:
             upgraded = await self._loop.start_tls(transport, self, context, server_hostname=server_name)
-        except BaseException as error:
-            # asyncio does not report the end of a connection whose TLS handshake failed: a wait for it would never end.
-            transport.abort()
-            self._loop.call_soon(self.connection_lost, error if isinstance(error, OSError) else None)
-            if isinstance(error, Exception):  # ssl raises ValueError and TypeError for names that it rejects
-                raise ConnectError(
-                    f"TLS with nsqd {self.peer} failed: {_text_of(error)}{trust_hint(error)}"
-                ) from harmless(error)
-            raise
+        except (OSError, ValueError, TypeError) as error:  # ssl raises the latter two for names that it rejects
+            text = f"TLS with nsqd {self.peer} failed: {_text_of(error)}{trust_hint(error)}"
+            raise ConnectError(text) from harmless(without_frames(error))
+        finally:
+            if upgraded is None:
+                # asyncio does not report the end of a connection whose TLS handshake failed.
+                transport.abort()
+                self.connection_lost(None)
         if upgraded is None:
             raise ConnectError(f"TLS with nsqd {self.peer} failed: it closed the connection")
         self._transport = upgraded
@@ -231,10 +219,7 @@ class TcpStream(asyncio.BufferedProtocol):
             self._out.append(data)
             self._end_turn()
         elif not self.is_closing():
-            try:
-                transport.write(data)
-            except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
-                self._failed(error)
+            transport.write(data)
 
     def write_parts(self, parts: Sequence[bytes]) -> None:
         """Send buffered data and all parts now, in their order.
@@ -252,13 +237,10 @@ class TcpStream(asyncio.BufferedProtocol):
 
     def _send(self, parts: Iterable[bytes | memoryview]) -> None:
         """Write parts, until the end is decided."""
-        try:
-            for part in parts:
-                if self._transport is None or self.is_closing():
-                    return
-                self._transport.write(self._codec.compress(bytes(part)) if self._codec else part)
-        except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
-            self._failed(error)
+        for part in parts:
+            if self._transport is None or self.is_closing():
+                return
+            self._transport.write(self._codec.compress(bytes(part)) if self._codec else part)
 
     def _end_turn(self) -> None:
         """Send buffered data; while the socket is full, keep it, so that what is unsent is the end of one write."""
@@ -310,17 +292,7 @@ class TcpStream(asyncio.BufferedProtocol):
         return self._in if self._codec is None else self._in[:COMPRESSED_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass on the data that was read, or count a run (called by the event loop)."""
-        if self.unanswered and nbytes <= _LONGEST_RUN and self._codec is None and self._reason is None:
-            count = self.runs.get(bytes(self._in[:nbytes]), 0)
-            if 0 < count <= self.unanswered:
-                self.unanswered -= count
-                self.last_received = self._loop.time()
-                try:
-                    self.on_run(count)
-                except Exception as error:  # noqa: BLE001
-                    self._failed(error)
-                return
+        """Pass on the data that was read (called by the event loop)."""
         self.received(self._in[:nbytes])
 
     def received(self, data: bytes | memoryview) -> None:
@@ -336,16 +308,12 @@ class TcpStream(asyncio.BufferedProtocol):
                 self.receiver(piece)
                 if self._reason is not None:
                     return
-        except Exception as error:  # noqa: BLE001
-            self._failed(error)
-
-    def _failed(self, error: Exception) -> None:
-        """End the connection because a reader, a writer or a codec raised ``error``."""
-        if not isinstance(error, NsqError):
-            report_unexpected(log, "connection", error)
-            error = ConnectionLostError(f"closing the connection after an unexpected error: {_text_of(error)}")
-        # The error is kept as the reason of the end, but its frames would keep the data that was read.
-        self.abort(without_frames(error))
+        except Exception as error:  # noqa: BLE001 - of a bug in what takes the data
+            if not isinstance(error, NsqError):
+                report_unexpected(log, "connection", error)
+                error = ConnectionLostError(f"closing the connection after an unexpected error: {_text_of(error)}")
+            # The error is kept as the reason of the end, but its frames would keep the data that was read.
+            self.abort(without_frames(error))
 
     def pause_writing(self) -> None:
         """Record that the socket is full (called by the event loop)."""
@@ -365,7 +333,7 @@ class TcpStream(asyncio.BufferedProtocol):
         # With these, each ended TLS connection would be in a cycle, and its buffers would wait for the collector.
         self._transport = self.on_resume = None
         self.is_closing = _always
-        self.receiver = self.on_run = _ignore
+        self.receiver = _ignore
         if on_lost is None:
             return
         self._out.clear()

@@ -57,6 +57,8 @@ _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
 _HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
 OK_RUNS: Final = MappingProxyType({_OK_FRAME * count: count for count in range(1, 129)})
 """How many answers to publishes a read is that has nothing else: the usual case."""
+LONGEST_RUN: Final = max(map(len, OK_RUNS))
+"""The most bytes of such a read."""
 _OK_FRAMES: Final = re.compile(b"(?:%b)+" % re.escape(_OK_FRAME))
 _CLOSED: Final = ConnectionState.CLOSED  # needed for each read
 _BULKY_BYTES: Final = 2048  # above it, a second copy of a body costs more than a memoryview
