@@ -10,6 +10,7 @@ import inspect
 from typing import TYPE_CHECKING
 
 from nsq_ha.base.threads import in_thread, is_async
+from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ConfigError, ConnectError
 from nsq_ha.options.config import checked_secret
 
@@ -30,37 +31,16 @@ async def secret_of(function: SecretFunction, address: str) -> str:
     If cancelled, a plain function continues in its thread, and its result is dropped.
     """
     try:
-        found = function() if is_async(function) else await _called(function)
+        found = function() if is_async(function) else await in_thread(function)
         if inspect.isawaitable(found):
             found = await found
-        if not isinstance(found, BaseException):
-            return checked_secret(found)
-        problem = _raised(found)
+        return checked_secret(found)
     except ConfigError as error:
         problem = f"returned no secret: {error}"
         found = None  # this frame is part of the error's traceback
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+    except (Exception, asyncio.CancelledError) as error:  # whatever the user's function raises
+        if not is_foreign(error):
             raise
-        problem = "was cancelled"
-    except Exception as error:  # noqa: BLE001 - whatever the user's function raises
-        problem = _raised(error)
+        problem = f"raised {type(error).__name__}; its text is not shown, since it may contain the secret"
     # Outside of the handlers, so that the error with its text is not kept as a context.
     raise ConnectError(f"{address} asks for AUTH, but the function auth_secret {problem}")
-
-
-def _raised(error: BaseException) -> str:
-    return f"raised {type(error).__name__}; its text is not shown, since it may contain the secret"
-
-
-async def _called(function: SecretFunction) -> object:
-    """Return the function's result, or what it raised: an exit must not end the event loop."""
-
-    def call() -> object:
-        try:
-            return function()
-        except BaseException as error:  # noqa: BLE001
-            return error
-
-    return await in_thread(call)

@@ -35,9 +35,6 @@ _CHUNK: Final = 16 * 1024
 AT_ONCE_BYTES: Final = 256 * 1024
 """A body that may expand to more is decompressed in a thread: nothing else would run meanwhile."""
 
-MOST_MEMBERS: Final = 1024
-"""Maximum number of gzip members in a body; each takes memory and time of its own, even if it is empty."""
-
 
 def compress_body(body: bytes, codec: str) -> tuple[bytes, dict[str, str]]:
     """Return the compressed body and the headers that say so; the same body without headers if that is not smaller.
@@ -176,11 +173,8 @@ def _expand_gzip(body: bytes, most: int) -> bytes:
     """
     view = memoryview(body)
     found: list[bytes] = []
-    position = members = 0
+    position = 0
     while position < len(view) and most >= 0:
-        members += 1
-        if members > MOST_MEMBERS:
-            raise ValueError(f"has more than {MOST_MEMBERS} gzip members")
         expander = zlib.decompressobj(_GZIP)
         while not expander.eof and most >= 0:
             chunk = view[position : position + _CHUNK]

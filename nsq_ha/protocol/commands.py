@@ -54,6 +54,7 @@ class Command(msgspec.Struct, frozen=True):
     """
 
     word: ClassVar[bytes] = b""
+    _encoder: ClassVar[Any] = None  # a function of the fields
 
     def encode(self) -> bytes:
         """Return the bytes to write.
@@ -61,7 +62,10 @@ class Command(msgspec.Struct, frozen=True):
         Raises:
             ConfigError: A value is not valid. Nothing was sent.
         """
-        return self.word + b"\n"
+        if self._encoder is None:
+            return self.word + b"\n"
+        encoded: bytes = self._encoder(*msgspec.structs.astuple(self))
+        return encoded
 
 
 class Identify(Command, frozen=True):
@@ -170,45 +174,33 @@ class Ready(Command, frozen=True):
     """``RDY``, see :func:`encode_ready`."""
 
     word: ClassVar[bytes] = b"RDY"
+    _encoder: ClassVar[Any] = staticmethod(encode_ready)
     count: int
-
-    def encode(self) -> bytes:
-        """Return the command line."""
-        return encode_ready(self.count)
 
 
 class Finish(Command, frozen=True):
     """``FIN``, see :func:`encode_fin`."""
 
     word: ClassVar[bytes] = b"FIN"
+    _encoder: ClassVar[Any] = staticmethod(encode_fin)
     message_id: bytes
-
-    def encode(self) -> bytes:
-        """Return the command line."""
-        return encode_fin(self.message_id)
 
 
 class Requeue(Command, frozen=True):
     """``REQ``, see :func:`encode_req`."""
 
     word: ClassVar[bytes] = b"REQ"
+    _encoder: ClassVar[Any] = staticmethod(encode_req)
     message_id: bytes
     delay_ms: int
-
-    def encode(self) -> bytes:
-        """Return the command line."""
-        return encode_req(self.message_id, self.delay_ms)
 
 
 class Touch(Command, frozen=True):
     """``TOUCH``, see :func:`encode_touch`."""
 
     word: ClassVar[bytes] = b"TOUCH"
+    _encoder: ClassVar[Any] = staticmethod(encode_touch)
     message_id: bytes
-
-    def encode(self) -> bytes:
-        """Return the command line."""
-        return encode_touch(self.message_id)
 
 
 class Close(Command, frozen=True):
@@ -239,68 +231,50 @@ class Pub(Publish, frozen=True):
     """``PUB``, see :func:`encode_pub`."""
 
     word: ClassVar[bytes] = b"PUB"
+    _encoder: ClassVar[Any] = staticmethod(encode_pub)
     body: bytes
-
-    def encode(self) -> bytes:
-        """Return line, size and body."""
-        return encode_pub(self.topic, self.partition, self.body)
 
 
 class PubTrace(Publish, frozen=True):
     """``PUB_TRACE``, see :func:`encode_pub_trace`."""
 
     word: ClassVar[bytes] = b"PUB_TRACE"
+    _encoder: ClassVar[Any] = staticmethod(encode_pub_trace)
     trace_id: int
     body: bytes
-
-    def encode(self) -> bytes:
-        """Return line, size, trace id and body."""
-        return encode_pub_trace(self.topic, self.partition, self.trace_id, self.body)
 
 
 class PubExt(Publish, frozen=True):
     """``PUB_EXT``, see :func:`encode_pub_ext`."""
 
     word: ClassVar[bytes] = b"PUB_EXT"
+    _encoder: ClassVar[Any] = staticmethod(encode_pub_ext)
     ext: bytes
     body: bytes
-
-    def encode(self) -> bytes:
-        """Return line, size, header and body."""
-        return encode_pub_ext(self.topic, self.partition, self.ext, self.body)
 
 
 class Mpub(Publish, frozen=True):
     """``MPUB``, see :func:`encode_mpub`."""
 
     word: ClassVar[bytes] = b"MPUB"
+    _encoder: ClassVar[Any] = staticmethod(encode_mpub)
     bodies: tuple[bytes, ...]
-
-    def encode(self) -> bytes:
-        """Return line, size, count and messages."""
-        return encode_mpub(self.topic, self.partition, self.bodies)
 
 
 class MpubTrace(Publish, frozen=True):
     """``MPUB_TRACE``, see :func:`encode_mpub_trace`; ``messages`` are trace id and body."""
 
     word: ClassVar[bytes] = b"MPUB_TRACE"
+    _encoder: ClassVar[Any] = staticmethod(encode_mpub_trace)
     messages: tuple[tuple[int, bytes], ...]
-
-    def encode(self) -> bytes:
-        """Return line, size, count and messages."""
-        return encode_mpub_trace(self.topic, self.partition, self.messages)
 
 
 class MpubExt(Publish, frozen=True):
     """``MPUB_EXT``, see :func:`encode_mpub_ext`; ``messages`` are header and body."""
 
     word: ClassVar[bytes] = b"MPUB_EXT"
+    _encoder: ClassVar[Any] = staticmethod(encode_mpub_ext)
     messages: tuple[tuple[bytes, bytes], ...]
-
-    def encode(self) -> bytes:
-        """Return line, size, count and messages."""
-        return encode_mpub_ext(self.topic, self.partition, self.messages)
 
 
 PUBLISHES: Final = (Pub, PubTrace, PubExt, Mpub, MpubTrace, MpubExt)

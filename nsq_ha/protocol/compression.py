@@ -16,21 +16,17 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+import cramjam
 import snappy
 
 from nsq_ha.errors import RemoteProtocolError
 
 PIECE_BYTES: Final = 256 * 1024
-"""Maximum number of bytes that ``pieces`` yields at a time, plus one block. It expands nothing ahead of the caller."""
+"""Maximum number of bytes that ``pieces`` yields at a time. It expands nothing ahead of the caller."""
 
 _RAW: Final = -15
 _STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
-_BLOCK: Final = 65536
-_COMPRESSED: Final = 0x00
-_UNCOMPRESSED: Final = 0x01
-_RESERVED_UNSKIPPABLE: Final = range(0x02, 0x80)
-_IDENTIFIER: Final = 0xFF
-_MAX_CHUNK: Final = 4 + _BLOCK + _BLOCK // 6 + 32  # checksum and the worst case of snappy
+_MAX_CHUNK: Final = 4 + 65536 + 65536 // 6 + 32  # checksum and the worst case of snappy
 
 
 class Codec(Protocol):
@@ -88,7 +84,6 @@ class SnappyCodec:
         self._out = snappy.StreamCompressor()
         self._expander = snappy.StreamDecompressor
         self._tail = bytearray()
-        self._identified = False
 
     def compress(self, data: bytes) -> bytes:
         """Return ``data`` as whole chunks; the first call begins with the stream identifier."""
@@ -99,73 +94,31 @@ class SnappyCodec:
         """Yield the decompressed data of the complete chunks, piece by piece, without a limit.
 
         Raises:
-            RemoteProtocolError: A chunk is damaged, of a forbidden type or too large, or the identifier is missing.
-                Drop the connection.
+            RemoteProtocolError: A chunk is damaged, of a forbidden type or too large. Drop the connection.
         """
-        output: list[bytes] = []
-        size = 0
-        for block in self._blocks(data):
-            output.append(block)
-            size += len(block)
-            if size >= PIECE_BYTES:
-                yield b"".join(output)
-                output.clear()
-                size = 0
-        if rest := b"".join(output):
-            yield rest
-
-    def _blocks(self, data: bytes | memoryview) -> Iterator[bytes]:
         tail = self._tail
         tail += data
         position = 0
         try:
             while len(tail) - position >= 4:
-                kind = tail[position]
                 length = int.from_bytes(tail[position + 1 : position + 4], "little")
-                self._check_chunk(kind, length)
+                if length > _MAX_CHUNK:  # before waiting for the rest of it
+                    raise RemoteProtocolError(f"snappy chunk of {length} bytes has no legal size")
                 stop = position + 4 + length
                 if stop > len(tail):
                     break
                 chunk = bytes(tail[position:stop])
                 position = stop
-                yield self._expand(kind, chunk)
+                if block := self._expand(chunk):
+                    yield block
         finally:
             del tail[:position]
 
-    def _check_chunk(self, kind: int, length: int) -> None:
-        """Check a chunk's header before waiting for the rest of it."""
-        if not self._identified and (kind != _IDENTIFIER or length != 6):
-            raise RemoteProtocolError("snappy stream does not begin with its identifier")
-        if kind in _RESERVED_UNSKIPPABLE:
-            raise RemoteProtocolError(f"snappy chunk type {kind:#04x} is reserved")
-        largest = 4 + _BLOCK if kind == _UNCOMPRESSED else _MAX_CHUNK
-        if length > largest or (kind <= _UNCOMPRESSED and length < 4):
-            raise RemoteProtocolError(f"snappy chunk of {length} bytes has no legal size")
-
-    def _expand(self, kind: int, chunk: bytes) -> bytes:
-        if kind == _IDENTIFIER:
-            if chunk != _STREAM_IDENTIFIER:
-                raise RemoteProtocolError("snappy stream identifier is damaged")
-            self._identified = True
-            return b""
-        if kind > _UNCOMPRESSED:
-            return b""  # padding and skippable chunks
-        if kind == _COMPRESSED and _announced(chunk, 8) > _BLOCK:
-            raise RemoteProtocolError("snappy block announces more than 64 KiB")
+    def _expand(self, chunk: bytes) -> bytes:
         try:
-            # The library checks the block and its checksum. Each chunk is a stream of its own to it,
+            # The library checks the chunk and its checksum. Each one is a stream of its own to it,
             # since a decoder keeps earlier data.
             block: bytes = self._expander().decompress(_STREAM_IDENTIFIER + chunk)
-        except Exception as error:
+        except (OSError, cramjam.DecompressionError, snappy.UncompressError) as error:
             raise RemoteProtocolError(f"snappy stream is damaged: {error}") from error
         return block
-
-
-def _announced(chunk: bytes, position: int) -> int:
-    """Return the length at the start of a snappy block: little-endian groups of 7 bits."""
-    value = 0
-    for shift, byte in enumerate(chunk[position : position + 5]):
-        value |= (byte & 0x7F) << 7 * shift
-        if byte < 0x80:
-            break
-    return value
