@@ -34,7 +34,7 @@ async def test_errors_are_logged_once(error: BaseException, caplog: pytest.LogCa
     assert urls(found) == ["http://a:1", "http://b:1"]
     [record] = caplog.records
     assert (record.name, record.levelno) == ("nsq_ha.events", logging.ERROR)
-    assert record.getMessage().startswith(f"on_event failed for LookupdRecovered: {error!r}")
+    assert record.getMessage().startswith(f"on_event for LookupdRecovered failed: {error!r}")
     assert record.exc_info is not None
 
 

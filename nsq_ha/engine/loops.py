@@ -68,7 +68,7 @@ class Alarm:
         """Call the function at this time, and not at another one."""
         self.cancel()
         self.at = when
-        self._timer = asyncio.get_running_loop().call_at(when, self._read, when)
+        self._wake_at(when, is_read=False)
 
     def cancel(self) -> None:
         """Call the function no more."""
@@ -77,16 +77,15 @@ class Alarm:
             self._timer.cancel()
             self._timer = None
 
-    def _read(self, when: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(TO_READ, self._due, when, loop.time())
+    def _wake_at(self, when: float, *, is_read: bool) -> None:
+        self._timer = asyncio.get_running_loop().call_at(when, self._due, when, is_read)
 
-    def _due(self, when: float, read_at: float) -> None:
-        now = max(asyncio.get_running_loop().time(), when)  # timers may fire a tick of the clock early
-        if now - read_at > _STOPPED:
-            self._read(when)
+    def _due(self, due: float, is_read: bool) -> None:
+        now = asyncio.get_running_loop().time()
+        if not is_read or now - due > _STOPPED:
+            self._wake_at(now + TO_READ, is_read=True)
             return
-        self._timer, self.at = None, math.inf
+        now, self._timer, self.at = max(now, self.at), None, math.inf  # timers may fire a tick of the clock early
         self._ring(now)
 
 

@@ -26,7 +26,6 @@ import asyncio
 import logging
 import time
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 import msgspec
@@ -38,7 +37,7 @@ from nsq_ha.events import Connected, Disconnected, Event, Recovered, Refused, St
 from nsq_ha.process.clients import clients
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from nsq_ha.errors import PublishError, ServerError
     from nsq_ha.message import Message, Receipt
@@ -66,7 +65,7 @@ def published(topic: str, receipts: Iterable[Receipt], began_ns: int) -> None:
 
 def delivered(topic: str, messages: Sequence[Message]) -> None:
     """Report messages that have just arrived."""
-    _spans.call(lambda tracer: tracer.delivered(topic, messages))
+    _spans.use(lambda tracer: tracer.delivered(topic, messages))
     if tracelog.switch.is_on(topic):
         for message in messages:
             tracelog.log_message("delivery", message)
@@ -116,27 +115,34 @@ class SpanTracer(Protocol):
 _T = TypeVar("_T")
 
 
-class _Spans:
-    """The process's tracer, whose errors end here."""
+class _Guard:
+    """Calls code of the application, whose errors end here; the first one is logged."""
 
     def __init__(self) -> None:
-        self.tracer: SpanTracer | None = None
         self._has_failed = False
 
-    def call(self, use: Callable[[SpanTracer], _T]) -> _T | None:
-        """Return what ``use`` returns for the tracer. None without one, or if it fails."""
-        tracer = self.tracer
-        return None if tracer is None else self.guarded(lambda: use(tracer))
-
-    def guarded(self, work: Callable[[], _T]) -> _T | None:
+    def call(self, name: str, work: Callable[[], _T]) -> _T | None:
         """Return what ``work`` returns. None if it fails."""
         try:
             return work()
-        except Exception as error:  # noqa: BLE001 - exporters of the application may raise anything
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the application's may raise anything
             if not self._has_failed:
                 self._has_failed = True
-                log_traceback(log, f"tracing spans failed: {error!r}. Further errors of it are not logged", error)
+                log_traceback(log, f"{name} failed: {error!r}. Further errors of it are not logged", error)
             return None
+
+
+class _Spans(_Guard):
+    """The process's tracer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracer: SpanTracer | None = None
+
+    def use(self, use: Callable[[SpanTracer], _T]) -> _T | None:
+        """Return what ``use`` returns for the tracer. None without one, or if it fails."""
+        tracer = self.tracer
+        return None if tracer is None else self.call("tracing spans", lambda: use(tracer))
 
 
 _spans: Final = _Spans()
@@ -169,12 +175,11 @@ class Spanned:
     def __init__(self, span: Span | None) -> None:
         self._span = span
         self._outcomes: Sequence[Receipt | PublishError] = ()
-        self.headers: Mapping[str, str] = MappingProxyType({}) if span is None else span.headers
+        self.headers: dict[str, str] = {} if span is None else span.headers
 
     def returns(self, outcomes: Sequence[Receipt | PublishError]) -> None:
         """Record the outcome of each published message."""
-        if self._span is not None:
-            self._outcomes = outcomes
+        self._outcomes = outcomes
 
     def __enter__(self) -> Self:
         """Return it."""
@@ -184,24 +189,17 @@ class Spanned:
         """End the span."""
         span = self._span
         if span is not None:
-            _spans.guarded(lambda: span.end(self._outcomes, error))
-
-
-_NO_SPAN: Final = Spanned(None)
-
-
-def _spanned(span: Span | None) -> Spanned:
-    return _NO_SPAN if span is None else Spanned(span)
+            _spans.call("tracing spans", lambda: span.end(self._outcomes, error))
 
 
 def publishing(topic: str, messages: Sequence[object]) -> Spanned:
     """Return the span of one publish, which begins now, or a stand-in."""
-    return _spanned(_spans.call(lambda tracer: tracer.begin_publish(topic, messages)))
+    return Spanned(_spans.use(lambda tracer: tracer.begin_publish(topic, messages)))
 
 
 def processing(messages: Sequence[Message]) -> Spanned:
     """Return the span of processing ``messages``, at least one, which begins now, or a stand-in."""
-    return _spanned(_spans.call(lambda tracer: tracer.begin_process(messages[0].topic, messages)))
+    return Spanned(_spans.use(lambda tracer: tracer.begin_process(messages[0].topic, messages)))
 
 
 # ---------------------------------------------------------------- events
@@ -217,8 +215,7 @@ class Observer:
     def __init__(self, on_event: Callable[[Event], object] | None = None) -> None:
         self._on_event = on_event
         self._events: list[Event] = []
-        self._is_due = False
-        self._has_failed = False
+        self._guard = _Guard()
 
     def event(self, event: Event) -> None:
         """Report ``event``; its time is set here. Listeners get it soon, in order."""
@@ -228,41 +225,26 @@ class Observer:
         if aside.is_loop():
             aside.hand_over(partial(self._pass_on, event))
             return
-        if not self._is_due:
+        if not self._events:
             try:
                 asyncio.get_running_loop().call_soon(self.flush)
             except RuntimeError:  # the loop has ended, and what is left of the client is collected
                 return
-            self._is_due = True
         self._events.append(event)
 
     def flush(self) -> None:
         """Pass on what was reported, without waiting for the next turn of the event loop."""
-        self._is_due = False
         while self._events:
             self._pass_on(self._events.pop(0))
 
     def _pass_on(self, event: Event) -> None:
-        try:
-            self._call(event)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the application's may raise anything
-            self._failed(event, error)
+        self._guard.call(f"on_event for {type(event).__name__}", partial(self._call, event))
 
     def _call(self, event: Event) -> None:
-        if self._on_event is None:
-            return
-        outcome = self._on_event(event)
+        outcome = None if self._on_event is None else self._on_event(event)
         if asyncio.iscoroutine(outcome):
             outcome.close()
             raise TypeError("it returned a coroutine, which is not awaited: give a plain function")
-
-    def _failed(self, event: Event, error: BaseException) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            name = type(event).__name__
-            log_traceback(
-                log, f"on_event failed for {name}: {error!r}. It gets further events; its errors are not logged", error
-            )
 
 
 SILENT: Final = Observer()
