@@ -21,7 +21,7 @@ from nsq_ha.admin.nsqd_http import TopicAction
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.admin.spread import Spread
 from nsq_ha.engine.answers import TopicInfo
-from nsq_ha.engine.siblings import Siblings
+from nsq_ha.engine.new_partitions import NewPartitions
 from nsq_ha.errors import ConfigError, NsqError, ServerError, TopicNotFoundError
 from nsq_ha.options.checks import MAX_PARTITIONS, check_topic, shown
 from nsq_ha.policy.topology import TopicMeta, TopicView
@@ -216,13 +216,15 @@ class TopicAdmin(AdminBase):
             if view.channels and view.meta is not None and view.meta.disable_channel_auto_create:
                 await self._register_again(topic, call)
             first, servers, nsqd = before.partition_num or partitions, self._leading.servers, self._leading.nsqd
-            siblings = Siblings(topic, servers, first=first, request=lambda node, *what: nsqd(node).request(*what))
+            new_partitions = NewPartitions(
+                topic, servers, first=first, request=lambda node, *what: nsqd(node).request(*what)
+            )
             try:
-                while (error := await siblings.complete(view)) is not None:
+                while (error := await new_partitions.complete(view)) is not None:
                     call.last = error
                     await asyncio.sleep(PAUSE)
             finally:
-                await siblings.aclose()
+                await new_partitions.aclose()
             return view
 
     async def _register_again(self, topic: str, call: Bounded) -> None:

@@ -27,7 +27,7 @@ from nsq_ha.cli.reading import own_channel, reading_options, taken_from
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import look
 from nsq_ha.engine.http import ask, new_client
-from nsq_ha.engine.names import addresses, first_open, places_of
+from nsq_ha.engine.names import addresses, first_open
 from nsq_ha.errors import ConfigError, NsqError, TopicNotFoundError
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.encoding import MAGIC
@@ -193,7 +193,7 @@ async def unreachable(stats: ClusterStats) -> dict[str, str]:
         try:
             async with asyncio.timeout(_LIMIT):
                 reader, writer = await first_open(
-                    await addresses(host, port, places_of(())), _LIMIT, lambda each: asyncio.open_connection(each, port)
+                    await addresses(host, port), _LIMIT, lambda each: asyncio.open_connection(each, port)
                 )
                 with contextlib.closing(writer):
                     writer.write(_HELLO)  # a process that is stopped accepts connections, too

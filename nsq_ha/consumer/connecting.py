@@ -38,7 +38,6 @@ from nsq_ha.engine.waiting import is_foreign, uninterrupted
 from nsq_ha.errors import (
     ConnectError,
     ConnectionLostError,
-    NoLeaderError,
     NsqError,
     ProtocolError,
     ResponseTimeoutError,
@@ -209,17 +208,16 @@ class Connecting:
 
     async def _connect(self, conn: Subscription) -> None:
         node, number = conn.node, conn.partition.number
-        siblings, view = self._watch.siblings, self._watch.view
+        new_partitions, view = self._watch.new_partitions, self._watch.view
         check = None
-        if conn.replaces is None and siblings is not None and view is not None:
-            check = siblings.check(number, node, view)
+        if conn.replaces is None and new_partitions is not None and view is not None:
+            check = new_partitions.check(number, node, view)
         connection = await self._opened(conn, node)
         self._open[conn] = connection
         try:
             conn.lifetime = connection.lifetime
-            if siblings is not None and check is not None:
-                with contextlib.suppress(NoLeaderError):  # SUB will tell
-                    await siblings.passed(number, check)
+            if new_partitions is not None and check is not None:
+                await new_partitions.passed(check)  # SUB will tell whether the node leads
             if not self._subscriptions.opened(conn, monotonic()):
                 raise ConnectionLostError("no longer needed")  # noqa: TRY301 - cleaned up below
             self._shell.drain()  # leave the former leader first

@@ -103,16 +103,16 @@ class Start:
         Setting a position does that, too.
         """
         topic, partition, channel = self._where
-        siblings = self._watch.siblings
-        if self._is_done or self._start is not None or siblings is None or node == self._replicated_at:
+        new_partitions = self._watch.new_partitions
+        if self._is_done or self._start is not None or new_partitions is None or node == self._replicated_at:
             return
         if channel.endswith(EPHEMERAL_SUFFIX) or not node.http_port:
             return
         try:
-            here = (await siblings.held(node)).get(partition)
+            here = (await new_partitions.held(node)).get(partition)
             # A channel that an operator paused has been made known, and stays paused.
             if here is None or not here.paused.get(channel):
-                await siblings.report(partition, node, channel)
+                await new_partitions.report(partition, node, channel)
             self._replicated_at = node
         except NsqError as error:
             log.warning(
@@ -179,9 +179,9 @@ async def create_channels(
     SUB creates it, too, and is quicker: for 254 partitions of a real cluster it takes 0.3 s, and HTTP 2 s. So this
     is for servers that are slow to answer, or slow to connect to. What fails here is left to SUB.
     """
-    view, siblings = watch.view, watch.siblings
+    view, new_partitions = watch.view, watch.new_partitions
     is_lasting = not channel.endswith(EPHEMERAL_SUFFIX)
-    if view is None or view.is_plain or siblings is None or not is_lasting or machine.is_closing:
+    if view is None or view.is_plain or new_partitions is None or not is_lasting or machine.is_closing:
         return
     # A start position is set later, and decides which messages are delivered.
     start = config.start_from
@@ -189,7 +189,7 @@ async def create_channels(
 
     async def create(number: int) -> None:
         try:
-            await siblings.create(number, view.leaders[number], channel, ordered=False)
+            await new_partitions.create(number, view.leaders[number], channel, ordered=False)
             machine.partitions[number].has_channel = True
         except Exception as error:  # noqa: BLE001 - it is only a help
             log.debug("%s-%d: channel not created: %s", watch.topic, number, error)

@@ -28,20 +28,6 @@ from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.options.checks import MAX_PARTITION_ID, is_host_name, is_port, is_valid_name
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
-MAX_LISTED_LOOKUPDS: Final = 64
-"""Maximum number of nsqlookupds that are read from one list."""
-
-MAX_LISTED_NODES: Final = 1024
-"""Maximum number of nsqds that are read from one answer; as many as a topic has partitions."""
-
-MAX_LISTED_CHANNELS: Final = 10_000
-"""Maximum number of a topic's channels that are read from one answer: each takes work again for each lookup."""
-
-_MAX_LISTED_TOPICS: Final = 100_000
-
-_MOST_LISTED: Final = 32 * 1024
-"""Maximum number of values in the partitions of a topic, or in the entry of an nsqd: twice those of the largest."""
-
 NOT_CREATED: Final = "the topic is not created"
 """The note in place of the server's "Key not found" or "TOPIC_NOT_FOUND"."""
 
@@ -49,7 +35,6 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 
 _NULL: Final = msgspec.Raw(b"null")
-_ABSENT: Final = msgspec.Raw(b"{}")
 
 
 class _Peer(msgspec.Struct):
@@ -60,7 +45,7 @@ class _Peer(msgspec.Struct):
 
 
 class _Lookup(msgspec.Struct):
-    partitions: msgspec.Raw = _ABSENT
+    partitions: dict[str, msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
     producers: list[msgspec.Raw] | None = None
     channels: list[str] | None = None
     meta: msgspec.Raw = _NULL
@@ -167,25 +152,21 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
         return _refused_lookup(body, lookupd)
     content = decode_json(body.data, _Lookup)
     meta = try_json(bytes(content.meta), TopicMeta)
-    listed = None
-    if content.partitions != _NULL:
-        listed = decode_json(bytes(content.partitions), dict[str, msgspec.Raw], _MOST_LISTED)
-    is_plain = content.partitions is _ABSENT and content.producers is not None and meta is None
+    listed = content.partitions if isinstance(content.partitions, dict) else {}
+    is_plain = content.partitions is msgspec.UNSET and content.producers is not None and meta is None
     if not is_plain and not listed and content.producers is None and meta is None:
         raise RemoteProtocolError(
             "the answer is not that of an nsqlookupd: it has no partitions, no nodes and no settings of the topic"
         )
-    entries: list[tuple[int | None, msgspec.Raw]] = [
-        (int(n), raw) for n, raw in (listed or {}).items() if _is_number(n)
-    ]
+    entries: list[tuple[int | None, msgspec.Raw]] = [(int(n), raw) for n, raw in listed.items() if _is_number(n)]
     if is_plain:
-        entries = [(None, raw) for raw in (content.producers or ())[:MAX_LISTED_NODES]]
+        entries = [(None, raw) for raw in content.producers or ()]
     found = [(number, raw, _node(raw, is_plain=is_plain)) for number, raw in entries]
     note = _unusable_note([(number, raw) for number, raw, node in found if node is None])
     if is_plain:
         return LookupAnswer(lookupd, nodes=tuple(node for *_, node in found if node is not None), note=note)
     partitions = {number: node for number, _, node in found if number is not None and node is not None}
-    if listed is None:
+    if content.partitions is None:
         note = "no partition is listed, for example because writes are disabled"
     # With access "r", the answer for an unknown topic is a success with no partitions and the number 0.
     unknown = meta is not None and meta.partition_num == 0 and not partitions and not content.producers
@@ -213,7 +194,7 @@ def decode_lookupd_list(body: Body, scheme: str) -> LookupdList:
         # An old server does not have the route; one without a coordinator has nothing to list.
         return LookupdList(leader=None, nodes=(), supported=False)
     content = decode_json(_accepted(body), _LookupdList)
-    listed = (_lookupd_url(raw, scheme) for raw in (content.lookupdnodes or [])[:MAX_LISTED_LOOKUPDS])
+    listed = (_lookupd_url(raw, scheme) for raw in content.lookupdnodes or ())
     leader = _lookupd_url(content.lookupdleader, scheme)
     nodes = dict.fromkeys(url for url in (*listed, leader) if url is not None)
     return LookupdList(leader=leader, nodes=tuple(nodes))
@@ -226,8 +207,8 @@ def decode_nodes(body: Body) -> tuple[NodeInfo, ...]:
         RemoteProtocolError: It is not such an answer.
     """
     found: list[NodeInfo] = []
-    for raw in (decode_json(_accepted(body), _Nodes).producers or [])[:MAX_LISTED_NODES]:
-        entry = try_json(bytes(raw), _Producer, _MOST_LISTED)
+    for raw in decode_json(_accepted(body), _Nodes).producers or ():
+        entry = try_json(bytes(raw), _Producer)
         node = _node(raw, is_plain=entry is not None and entry.partitions is None)
         if node is None or entry is None:
             continue
@@ -251,8 +232,7 @@ def decode_topics(body: Body) -> tuple[TopicInfo, ...]:
         RemoteProtocolError: It is not such an answer.
     """
     content = decode_json(_accepted(body), _Topics)
-    names = (content.topics or [])[:_MAX_LISTED_TOPICS]
-    found = {name: TopicInfo(name) for name in names if is_valid_name(name)}
+    found = {name: TopicInfo(name) for name in content.topics or () if is_valid_name(name)}
     for raw in content.meta_info or []:
         info = try_json(bytes(raw), _TopicInfo)
         if info is not None and is_valid_name(info.name):
@@ -279,7 +259,7 @@ def is_host(text: str) -> bool:
 
 
 def _channels(names: Sequence[str] | None) -> tuple[str, ...]:
-    return tuple(sorted({name for name in (names or ())[:MAX_LISTED_CHANNELS] if is_valid_name(name)}))
+    return tuple(sorted({name for name in names or () if is_valid_name(name)}))
 
 
 def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:

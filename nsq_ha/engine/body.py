@@ -9,7 +9,6 @@ Source: server protocol 11.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -23,12 +22,6 @@ from nsq_ha.base.threads import in_thread
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.options.checks import MAX_INT64
 
-MOST_VALUES: Final = 400_000
-"""Maximum number of values in an answer."""
-
-MOST_OBJECTS: Final = 100_000
-"""Maximum number of JSON objects in an answer."""
-
 AT_ONCE_BYTES: Final = 256 * 1024
 """Size of an answer up to which it is decoded at once."""
 
@@ -37,9 +30,6 @@ MAX_TEXT: Final = 400
 
 _SHOWN: Final = 120
 _NULL: Final = msgspec.Raw(b"null")
-
-NO_TURN: Final = nullcontext()
-"""For those that wait for no others."""
 
 T = TypeVar("T")
 
@@ -110,41 +100,29 @@ def unwrap(status: int, body: bytes) -> Body:
     return Body(status, b"", _shown(refusal.message), refusal.https_port)
 
 
-async def decoded(body: Body, decode: Callable[[Body], T], turn: AbstractAsyncContextManager[None] = NO_TURN) -> T:
-    """Decode an answer, a large one in a thread and in its turn: nothing else would run meanwhile."""
-    if len(body.data) <= AT_ONCE_BYTES:
-        return decode(body)
-    async with turn:
-        return await in_thread(partial(decode, body))
+async def decoded(body: Body, decode: Callable[[Body], T]) -> T:
+    """Decode an answer, a large one in a thread: nothing else would run meanwhile."""
+    return decode(body) if len(body.data) <= AT_ONCE_BYTES else await in_thread(partial(decode, body))
 
 
-def decode_json(data: bytes, shape: type[T], most: int = MOST_VALUES) -> T:
-    """Decode JSON of a known shape, with at most ``most`` values.
-
-    Pass the answer directly, not a variable that holds it: a kept error keeps the frames of its callers.
+def decode_json(data: bytes, shape: type[T]) -> T:
+    """Decode JSON of a known shape.
 
     Raises:
         RemoteProtocolError: The data is not JSON, has another shape, is nested too deep or is not UTF-8.
     """
-    # Small values take twenty times the memory of their JSON, and time of the event loop, in a thread as well: no other
-    # runs meanwhile. An answer of nsqd's largest statistics has as many as fit into the largest body.
-    for mark, limit, name in ((b",", most, "values"), (b"{", MOST_OBJECTS, "objects")):
-        if data.count(mark) > limit:
-            del data
-            raise RemoteProtocolError(f"the answer has more than {limit} {name}")
     try:
         found: T = decoder(shape).decode(data)
         return found
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        # Leave the body out: it can be megabytes of anything. A kept error must not hold it either.
-        del data
+        # Leave the body out: it can be megabytes of anything.
         raise RemoteProtocolError(f"unexpected answer: {_shown(str(error))}") from harmless(error)
 
 
-def try_json(data: bytes, shape: type[T], most: int = MOST_VALUES) -> T | None:
-    """Return None if the data is not JSON of this shape with at most ``most`` values."""
+def try_json(data: bytes, shape: type[T]) -> T | None:
+    """Return None if the data is not JSON of this shape."""
     try:
-        return decode_json(data, shape, most)
+        return decode_json(data, shape)
     except RemoteProtocolError:
         return None
 

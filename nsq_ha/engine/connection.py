@@ -204,7 +204,6 @@ class Connection:
             host=node.host,
             port=node.tcp_port,
             limit=config.connect_timeout,
-            cluster=config.lookupd or config.nsqd,
             hint="" if config.nsqd else REACHABLE,
             local_addr=config.local_addr,
         )

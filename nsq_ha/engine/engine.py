@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from nsq_ha.engine.lookups import LookupCounts, TopicWatch, again
+from nsq_ha.engine.lookups import Engine, LookupCounts, TopicWatch, again
 from nsq_ha.engine.observe import SILENT, Observer
-from nsq_ha.engine.shared import Engine
 from nsq_ha.errors import ClosedError
 from nsq_ha.options.checks import check_topic
 
@@ -42,7 +41,6 @@ class Lookups:
         self._engine: Engine | None = None
         self._watches: dict[str, TopicWatch] = {}
         self._closed: ClosedError | None = None
-        self._closer: asyncio.Task[None] | None = None
 
     @property
     def silence(self) -> LookupdOutage | None:
@@ -61,34 +59,31 @@ class Lookups:
         if self._closed is not None:
             raise again(self._closed)
         if self._engine is None:
-            self._engine = Engine.join(self._config, self)
+            self._engine = Engine.join(self._config, self.observer)
             if self._engine.servers is not None:
                 await self._engine.servers.started()
 
     async def aclose(self) -> None:
         """End all watches and close the connections, in little more than a second; a second call does nothing.
 
-        Callers that wait for a view get :class:`ClosedError`. If this is cancelled, a separate task continues; another
-        call waits for it.
+        Callers that wait for a view get :class:`ClosedError`. If this is cancelled, call it again.
         """
-        siblings = [watch.siblings for watch in self._watches.values() if watch.siblings is not None]
-        self.end(ClosedError("the client was closed"))
-
-        async def close() -> None:
-            await asyncio.gather(*(each.aclose() for each in siblings))
-            if self._engine is not None:
-                await self._engine.leave(self)
-
-        if self._closer is None or self._closer.cancelled():
-            self._closer = asyncio.create_task(close(), name="nsq_ha lookups close")
-        await asyncio.wait({self._closer})
+        self._closed = self._closed or ClosedError("the client was closed")
+        watches = list(self._watches.values())
+        for watch in watches:
+            watch.end(self._closed)
+        await asyncio.gather(*(watch.ended() for watch in watches))
+        self._watches.clear()
+        if self._engine is not None:
+            await self._engine.leave(self.observer)
+            self._engine = None
 
     def watch(self, topic: str) -> TopicWatch:
         """Return the watch of ``topic``; the first call starts its lookups.
 
         Raises:
             ConfigError: The name is not legal.
-            ClosedError: It was not started, was closed, or its task died (``__cause__``).
+            ClosedError: It was not started, or was closed.
         """
         check_topic(topic)
         if self._closed is not None:
@@ -108,10 +103,3 @@ class Lookups:
         watch = self._watches.pop(topic, None)
         if watch is not None:
             watch.end(ClosedError(f"the lookups of topic {topic!r} were stopped"))
-
-    def end(self, cause: ClosedError) -> None:
-        """Refuse everything from now on, and end all watches."""
-        self._closed = self._closed or cause
-        for watch in self._watches.values():
-            watch.end(cause)
-        self._watches.clear()

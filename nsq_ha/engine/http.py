@@ -16,7 +16,6 @@ import socket
 import ssl
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Self
-from urllib.parse import urlsplit
 
 from nsq_ha.base.forks import OfOneProcess
 from nsq_ha.base.redaction import beginning, harmless
@@ -35,7 +34,7 @@ from nsq_ha.errors import (
 from nsq_ha.options.types import TlsConfig, check_lookupd_tls
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     import httpx
 else:
@@ -58,9 +57,6 @@ def load() -> None:
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of an answer; a cluster of 10,000 partitions needs a third of it."""
-
-LARGE_BYTES: Final = 64 * 1024
-"""Size above which an answer is large, so that few are read at the same time."""
 
 _NO_REASON: Final = "All connection attempts failed"
 """The text of anyio's error for a refused connection; its cause says why."""
@@ -105,8 +101,7 @@ def new_client(
         verify = ssl_context(tls, "lookupd_tls")
     elif any(url.startswith("https:") for url in urls):
         verify = trusting()
-    known = {urlsplit(url).hostname or "" for url in urls}
-    return QuietClient(known, verify, None if tls is None else server_name(tls, ""), local_addr)
+    return QuietClient(verify, None if tls is None else server_name(tls, ""), local_addr)
 
 
 async def ask(
@@ -117,7 +112,6 @@ async def ask(
     timeout: float,
     params: Mapping[str, str] | None = None,
     content: bytes | None = None,
-    grown: Callable[[], Awaitable[object]] | None = None,
 ) -> Body:
     """Send one request and read the whole answer.
 
@@ -128,7 +122,6 @@ async def ask(
         timeout: Seconds for connecting, sending, and reading to the end.
         params: The query.
         content: Body of the request. None sends no body.
-        grown: Awaited once before more than ``LARGE_BYTES`` are read, within the time limit.
 
     Returns:
         The answer without envelope, with any status (redirects are errors).
@@ -146,7 +139,7 @@ async def ask(
             time_limit(timeout),
             client.stream(method, url, params=params, content=content, timeout=(timeout, None, None, None)) as response,
         ):
-            body = unwrap(response.status_code, await _read(response, grown))
+            body = unwrap(response.status_code, await _read(response))
             return dataclasses.replace(body, date=response.headers.get("date", ""))
     except TimeoutError as error:
         raise ResponseTimeoutError(f"no complete answer within {timeout:g} s") from error
@@ -200,20 +193,14 @@ class HttpPeer(OfOneProcess):
             await client.aclose()
 
     async def _exchange(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None = None,
-        content: bytes | None = None,
-        grown: Callable[[], Awaitable[object]] | None = None,
+        self, method: str, path: str, params: Mapping[str, str] | None = None, content: bytes | None = None
     ) -> Body:
         if self._client is None:
             raise ClosedError(f"the {type(self).__name__} was closed")
-        url, limit = self._url + path, self._timeout
-        return await ask(self._client, method, url, timeout=limit, params=params, content=content, grown=grown)
+        return await ask(self._client, method, self._url + path, timeout=self._timeout, params=params, content=content)
 
 
-async def _read(response: httpx.Response, grown: Callable[[], Awaitable[object]] | None) -> bytes:
+async def _read(response: httpx.Response) -> bytes:
     if response.is_redirect:
         raise RemoteProtocolError(
             f"the server answered with a redirect ({response.status_code}): give the address that it redirects to"
@@ -221,18 +208,11 @@ async def _read(response: httpx.Response, grown: Callable[[], Awaitable[object]]
     if response.headers.get("content-encoding", "identity") != "identity":
         raise RemoteProtocolError("the answer is compressed, which was not requested")
     body = bytearray()
-    try:
-        async for chunk in response.aiter_raw():
-            body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise RemoteProtocolError(f"the answer is longer than {MAX_BODY_BYTES} bytes")
-            if grown is not None and len(body) > LARGE_BYTES:
-                await grown()
-                grown = None
-        return bytes(body)
-    finally:
-        # A kept error holds this frame with its traceback, and must not hold megabytes.
-        body.clear()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise RemoteProtocolError(f"the answer is longer than {MAX_BODY_BYTES} bytes")
+    return bytes(body)
 
 
 def _ours(error: Exception) -> NsqError:

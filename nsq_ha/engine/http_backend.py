@@ -6,21 +6,18 @@ This module imports httpcore, so import it only where httpx is needed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
-from typing import Any, Final
+from contextlib import AsyncExitStack
+from typing import Any
 
 import httpcore
 
-from nsq_ha.engine.names import MOST_AT_ONCE, addresses, first_open
-
-CONNECT_LIMIT: Final = 1.0
-"""Seconds for all addresses of a host if the request has no limit of its own."""
+from nsq_ha.engine.names import addresses, first_open
 
 
 class _Stream(httpcore.AsyncNetworkStream):
     """A connection that closes although its request was cancelled."""
 
-    def __init__(self, stream: httpcore.AsyncNetworkStream, closing: set[asyncio.Task[None]]) -> None:
+    def __init__(self, stream: httpcore.AsyncNetworkStream, closing: list[asyncio.Future[None]]) -> None:
         self._stream = stream
         self._closing = closing
 
@@ -33,18 +30,17 @@ class _Stream(httpcore.AsyncNetworkStream):
     async def aclose(self) -> None:
         # Without a turn of the caller: httpcore closes several connections one after another, and shields that from
         # anyio's cancellations alone, so any other would leave those that follow open.
-        task = asyncio.ensure_future(self._stream.aclose())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing[:] = [each for each in self._closing if not each.done()]
+        self._closing.append(asyncio.ensure_future(self._stream.aclose()))
 
     async def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:  # noqa: ANN401 - passed on
-        try:
-            return _Stream(await self._stream.start_tls(*args, **kwargs), self._closing)
-        except BaseException:
+        async with AsyncExitStack() as undo:
             # httpcore does not close it if the request is cancelled, as at its time limit: the event loop would keep
             # the socket until the server closes it.
-            await self.aclose()
-            raise
+            undo.push_async_callback(self.aclose)
+            stream = _Stream(await self._stream.start_tls(*args, **kwargs), self._closing)
+            undo.pop_all()
+        return stream
 
     def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - as httpcore has it
         return self._stream.get_extra_info(info)
@@ -53,18 +49,12 @@ class _Stream(httpcore.AsyncNetworkStream):
 class Backend(httpcore.AnyIOBackend):
     """Connects as httpcore does on asyncio.
 
-    Args:
-        known: Hosts that the user gave; their names wait for no others.
-
     Attributes:
         closing: Ends with the close of each connection that is being closed.
     """
 
-    def __init__(self, known: Container[str]) -> None:
-        self.closing: set[asyncio.Task[None]] = set()
-        self._known = known
-        self._places = asyncio.Semaphore(MOST_AT_ONCE)
-        self._places_of_known = asyncio.Semaphore(MOST_AT_ONCE)
+    def __init__(self) -> None:
+        self.closing: list[asyncio.Future[None]] = []
 
     async def connect_tcp(
         self,
@@ -76,15 +66,11 @@ class Backend(httpcore.AnyIOBackend):
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the first address that answers; each address but the last has a share of ``timeout``."""
         connect = super().connect_tcp
-        places = self._places_of_known if host in self._known else self._places
         try:
-            found = await addresses(host, port, places)
+            found = await addresses(host, port)
         except OSError as error:
             raise httpcore.ConnectError(str(error)) from error
         stream = await first_open(
-            found,
-            timeout or CONNECT_LIMIT,
-            lambda each: connect(each, port, None, *args, **kwargs),
-            (httpcore.ConnectError,),
+            found, timeout or 1.0, lambda each: connect(each, port, None, *args, **kwargs), (httpcore.ConnectError,)
         )
         return _Stream(stream, self.closing)

@@ -7,8 +7,6 @@ Source: server protocol 11.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
 import ssl
 from collections.abc import Callable, Mapping
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from nsq_ha.base.unexpected import without_frames
 from nsq_ha.engine import answers
 from nsq_ha.engine.answers import LookupdList, NodeInfo, TopicInfo
-from nsq_ha.engine.body import Body, decoded
+from nsq_ha.engine.body import Body
 from nsq_ha.engine.http import HttpPeer
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, NsqError
 from nsq_ha.options.checks import check_topic, lookupd_urls
@@ -50,7 +48,6 @@ class LookupClient(HttpPeer):
 
     Attributes:
         lookupd: Its base URL.
-        large: Held while a large answer is read and decoded; several clients may share one.
 
     Raises:
         ConfigError: The address is not legal, there are several, or ``lookupd_tls`` cannot be used.
@@ -69,7 +66,6 @@ class LookupClient(HttpPeer):
             raise ConfigError(f"LookupClient takes the address of one nsqlookupd, not of {len(urls)}: {lookupd!r}")
         super().__init__(urls[0], timeout=timeout, client=client, tls=lookupd_tls)
         self.lookupd: str = urls[0]
-        self.large: asyncio.Semaphore = asyncio.Semaphore()
 
     async def lookup(self, topic: str, access: Access = "r") -> LookupAnswer:
         """Ask who leads the partitions of ``topic``.
@@ -130,14 +126,9 @@ class LookupClient(HttpPeer):
         return await self._ask("/channels", params, answers.decode_channels)
 
     async def _ask(self, path: str, params: Mapping[str, str] | None, decode: Callable[[Body], T]) -> T:
-        """Send a request; turn any failure into an error that names the server.
-
-        No local variable holds the answer: a kept error keeps the frames that it passed, and with them the answer.
-        """
+        """Send a request; turn any failure into an error that names the server."""
         try:
-            async with contextlib.AsyncExitStack() as held:
-                asked = self._exchange("GET", path, params, grown=lambda: held.enter_async_context(self.large))
-                return await decoded(await asked, decode)
+            return decode(await self._exchange("GET", path, params))
         except ClosedError:
             raise
         except NsqError as error:

@@ -20,22 +20,28 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from nsq_ha.base.tasks import Tasks
 from nsq_ha.base.unexpected import report_unexpected
+from nsq_ha.engine.fixed import FixedNodes
+from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookup_log import log_changes
+from nsq_ha.engine.loops import PerLoop
+from nsq_ha.engine.new_partitions import NewPartitions
 from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.engine.servers import Servers
-from nsq_ha.engine.siblings import Siblings
-from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, DiscoveryError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
-from nsq_ha.policy.lookup_pace import interval_after
+from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, interval_after
 from nsq_ha.policy.plain_topology import PlainTopic, merge_round
 from nsq_ha.policy.timing import gap_after
 from nsq_ha.policy.topology import TopicView, changed_leaders
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from nsq_ha.engine.lookupd import Access
-    from nsq_ha.engine.shared import Engine
+    from nsq_ha.events import Event
+    from nsq_ha.options.config import ClientConfig
 
 _PAUSED: Final = 1.5
 """Seconds without lookups after which those on demand are frequent again."""
@@ -56,6 +62,67 @@ class LookupCounts(msgspec.Struct):
     leader_changes: int = 0
 
 
+class Engine:
+    """What the clients of one event loop share for their lookups, if the options that decide how to ask are equal.
+
+    The first one that is entered starts it, the last one that closes ends it.
+
+    Attributes:
+        lookup_interval: The option.
+        observers: Those of the clients that use it. They get the events.
+        servers: The known nsqlookupds. None with ``nsqd=``.
+        source: The same, or the fixed nodes.
+        in_flight: Held by each lookup.
+        tasks: The lookups of all topics.
+    """
+
+    def __init__(self, config: ClientConfig, key: Hashable) -> None:
+        self._key = key
+        self.lookup_interval: float = config.lookup_interval
+        self.observers: list[Observer] = []
+        self.servers: Servers | None = None
+        self.in_flight: asyncio.Semaphore = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        self.tasks: Tasks = Tasks(_log)
+        if config.nsqd:
+            self.source: Servers | FixedNodes = FixedNodes(config.nsqd)
+            return
+        http = new_client(config.lookupd, config.lookupd_tls, config.local_addr)
+        self.source = self.servers = Servers(
+            config.lookupd, timeout=config.lookup_timeout, client=http, on_event=self._report
+        )
+        self.tasks.start(self.servers.keep_lists(), "nsq_ha lists of nsqlookupds")
+
+    @classmethod
+    def join(cls, config: ClientConfig, observer: Observer) -> Engine:
+        """Return the engine for these options in the running event loop; start it if there is none."""
+        addresses = (config.lookupd, config.nsqd, config.lookupd_tls, config.local_addr)
+        key = (*addresses, config.lookup_timeout, config.lookup_interval)
+        engines = _engines.here()
+        engine = engines.get(key) or cls(config, key)
+        engines[key] = engine
+        engine.observers.append(observer)
+        return engine
+
+    async def leave(self, observer: Observer) -> None:
+        """Stop using the engine; the last one ends it."""
+        if len(self.observers) == 1:
+            if (engines := _engines.here()).get(self._key) is self:
+                del engines[self._key]
+            await self.tasks.close()
+            if self.servers is not None:
+                await self.servers.aclose()
+                await self.servers.http.aclose()
+        if observer in self.observers:  # at the end: a call that was cancelled is repeated
+            self.observers.remove(observer)
+
+    def _report(self, event: Event) -> None:
+        for observer in tuple(self.observers):
+            observer.event(event)
+
+
+_engines: Final[PerLoop[dict[Hashable, Engine]]] = PerLoop(dict)
+
+
 class TopicWatch:
     """What one client knows of a topic, from repeated lookups. Create it with :meth:`Lookups.watch`.
 
@@ -71,7 +138,7 @@ class TopicWatch:
         topic: As given.
         access: As given.
         observer: The client's; the parts that follow the watch report through it.
-        siblings: Gives new partitions the channels of the others. None for a plain cluster, and before the first view.
+        new_partitions: Gives them the channels of the others. None for a plain cluster, and before the first view.
         view: The latest view of the topic. None until the first answer.
         error: The error of the last round. None if it got an answer.
         failing_since: Since when rounds have got no answer, in the loop's time. None if the last one got one.
@@ -92,7 +159,7 @@ class TopicWatch:
         self.topic: str = topic
         self.access: Access = access
         self.observer: Observer = observer
-        self.siblings: Siblings | None = None
+        self.new_partitions: NewPartitions | None = None
         self.view: TopicView | None = None
         self.error: DiscoveryError | None = None
         self.failing_since: float | None = None
@@ -104,7 +171,6 @@ class TopicWatch:
         self._channel = channel
         self._plain = PlainTopic()
         self._listener: Listener = lambda _: None
-        self._on_end: Callable[[ClosedError], None] = lambda _: None
         self._closed: ClosedError | None = None
         self._loop = asyncio.get_running_loop()
         self._begun = self._ended = 0  # rounds
@@ -114,11 +180,9 @@ class TopicWatch:
         self._streak = 0  # rounds on demand without news
         self._is_wanted = True
         self._waiting = 0
-        self._slot: float | None = None  # of the next periodic round
         self._sooner = asyncio.Event()
         self._round_ended = asyncio.Event()
-        engine.consumed += access == "r"
-        self._task = engine.start(self._keep(), f"lookups of {topic}")
+        self._task = engine.tasks.start(self._keep(), f"lookups of {topic}")
 
     def name_of(self, partition: int) -> str:
         """Return how texts name a partition: ``orders-3``, or only the topic if the cluster has no partitions."""
@@ -171,41 +235,36 @@ class TopicWatch:
         target = self._begun + 1
         self.refresh_soon()
         while self._ended < target:
-            await self._next_end()
+            await self.round_end()
 
-    async def wait_until(self, predicate: Callable[[TopicView], bool]) -> TopicView:
-        """Look up until ``predicate`` is true for the view, and return the view.
-
-        There is no time limit.
+    async def round_end(self) -> None:
+        """Wait for the end of any round.
 
         Raises:
             ClosedError: The client was closed.
         """
-        with self.wanted():
-            while self.view is None or not predicate(self.view):
-                await self._next_end()
-            return self.view
+        if self._closed is None:
+            await self._round_ended.wait()
+        if self._closed is not None:
+            raise again(self._closed)
 
-    def listen(self, callback: Listener, on_end: Callable[[ClosedError], None] = lambda _: None) -> None:
-        """Call ``callback`` with each changed view, but not with the current one, and ``on_end`` at the end."""
-        self._listener, self._on_end = callback, on_end
+    def listen(self, callback: Listener) -> None:
+        """Call ``callback`` with each changed view, but not with the current one."""
+        self._listener = callback
 
     def end(self, cause: ClosedError) -> None:
         """Stop looking up, and fail all waiters with ``cause``."""
         self._closed = cause
-        self._engine.consumed -= self.access == "r"
         self._task.cancel()
         self._round_ended.set()
-        if self.siblings is not None:
-            self.siblings.cancel()
-        self._on_end(again(cause))
+        if self.new_partitions is not None:
+            self.new_partitions.cancel()
 
-    async def _next_end(self) -> None:
-        if self._closed is None:
-            self._round_ended.clear()
-            await self._round_ended.wait()
-        if self._closed is not None:
-            raise again(self._closed)
+    async def ended(self) -> None:
+        """Wait until nothing of it runs any more."""
+        await asyncio.wait({self._task})
+        if self.new_partitions is not None:
+            await self.new_partitions.aclose()
 
     # ------------------------------------------------------------ rounds
 
@@ -228,10 +287,7 @@ class TopicWatch:
             if now - self._begun_at > _PAUSED:
                 self._streak = 0
             return self._begun_at + gap_after(self._streak, lambda: self._chance) - now
-        due = self._begun_at + interval_after(self._calm_rounds, self._shortest, self._chance)
-        if due <= now:
-            self._slot = due = self._engine.slot(self.access) if self._slot is None else self._slot
-        return due - now
+        return self._begun_at + interval_after(self._calm_rounds, self._shortest, self._chance) - now
 
     @property
     def _is_demanded(self) -> bool:
@@ -239,17 +295,13 @@ class TopicWatch:
 
     async def _round(self) -> None:
         is_periodic, self._is_wanted = not self._is_demanded, False
-        if is_periodic:
-            self._slot = None  # it is used
         self._begun += 1
         self._begun_at = self._loop.time()
         self._chance = random.random()  # noqa: S311 - spreads load
         old = self.view
         try:
             await self._look_up()
-        except BaseException as error:
-            if not is_foreign(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - the old view stays in use
             report_unexpected(_log, f"lookup of {self.topic}", error)
             self.error = LookupUnavailableError(f"the lookup failed with an unexpected error: {error!r}")
         is_changed = self.view is not None and self.view != old
@@ -260,13 +312,9 @@ class TopicWatch:
 
     async def _look_up(self) -> None:
         result = await self._engine.source.look_up(self.topic, self.access)
-        old, failed, self.error = self.view, self.error is not None, result.error
+        old, self.error = self.view, result.error
         if result.answers:
             self.view, self._plain = merge_round(self.topic, old, self._plain, result.answers)
-        if (result.error is not None) is not failed:
-            # INFO, since each failing nsqlookupd was already reported, and others may know the topic.
-            said = "the lookup works again" if failed else f"{result.error}; using the leaders known so far"
-            _log.info("topic %s: %s", self.topic, said, extra={"topic": self.topic})
         if self.view is not None and self.view != old:
             self._use(self.view)
             self._report(old, self.view)
@@ -288,13 +336,14 @@ class TopicWatch:
             self._counts.lookup_failures += self.error is not None
             self._counts.lookup_seconds += now - self._begun_at
         self._round_ended.set()
+        self._round_ended.clear()
 
     def _use(self, view: TopicView) -> None:
         source = self._engine.source
-        if self.siblings is None and not view.is_plain and isinstance(source, Servers):
-            self.siblings = Siblings(self.topic, source, self.observer, channel=self._channel)
-        if self.siblings is not None and not view.exists:
-            self.siblings.forget()
+        if self.new_partitions is None and not view.is_plain and isinstance(source, Servers):
+            self.new_partitions = NewPartitions(self.topic, source, self.observer, channel=self._channel)
+        if self.new_partitions is not None and not view.exists:
+            self.new_partitions.forget()
         self._listener(view)
 
     def _report(self, old: TopicView | None, view: TopicView) -> None:

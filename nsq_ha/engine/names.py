@@ -1,9 +1,8 @@
-"""Host names, resolved in threads of their own.
+"""Host names, resolved in threads of their own, one for each name.
 
 asyncio resolves in its default executor, which has six threads on a machine with two cores, and which is the
 application's, too. While that fills them, no name would be resolved. A resolver may take 20 s for a name, and holds its
-thread when all have given up: an answer that names many such nsqds would hold up the clients of other clusters, and the
-application's own calls.
+thread when all have given up.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import contextlib
 import socket
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
-from weakref import WeakValueDictionary
 
 from nsq_ha.base.threads import in_thread
 from nsq_ha.engine.loops import PerLoop
@@ -24,36 +22,43 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_AT_ONCE: Final = 8
-"""Names that are resolved at the same time for the clients of one cluster."""
-
-_places: PerLoop[WeakValueDictionary[tuple[str, ...], asyncio.Semaphore]] = PerLoop(WeakValueDictionary)
+_resolving: Final[PerLoop[dict[tuple[str, int], asyncio.Task[list[str] | Exception]]]] = PerLoop(dict)
 
 
-def places_of(cluster: tuple[str, ...]) -> asyncio.Semaphore:
-    """Return what bounds the names that are resolved for the clients of a cluster, in the running event loop."""
-    return _places.here().setdefault(cluster, asyncio.Semaphore(MOST_AT_ONCE))
-
-
-async def addresses(host: str, port: int, places: asyncio.Semaphore) -> list[str]:
+async def addresses(host: str, port: int) -> list[str]:
     """Return the IP addresses of a host, those to be tried first in front.
 
     Args:
         host: A name or an address.
         port: The port.
-        places: One of them is taken meanwhile.
 
     Raises:
         OSError: The name cannot be resolved.
         ValueError: The name is not legal.
 
-    If cancelled, the resolver goes on in its thread.
+    If cancelled, the resolver goes on, and the next call waits for it.
     """
     if is_ip(host):
         return [host]
-    async with places:
+    running = _resolving.here()
+    task = running.get((host, port))
+    if task is None:
+        task = running[host, port] = asyncio.create_task(_resolved(host, port), name=f"nsq_ha resolves {host}")
+    await asyncio.wait({task})
+    found = task.result()
+    if isinstance(found, Exception):
+        raise found.with_traceback(None)
+    return found
+
+
+async def _resolved(host: str, port: int) -> list[str] | Exception:
+    try:
         found = await in_thread(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    except (OSError, ValueError) as error:
+        return error
+    finally:
+        del _resolving.here()[host, port]
 
 
 async def first_open(

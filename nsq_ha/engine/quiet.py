@@ -16,8 +16,7 @@ import asyncio
 import contextlib
 import ssl
 import sys
-from collections.abc import Container, Iterator
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, Final
 
@@ -46,9 +45,6 @@ for _name in ("anyio._backends._asyncio", "httpcore._backends.anyio", "sniffio")
     with contextlib.suppress(ImportError):  # a later version may lack a private one
         import_module(_name)
 
-CLOSE_LIMIT: Final = 1.0
-"""Seconds to wait until connections are closed, which over TLS takes an answer."""
-
 _HEADERS: Final = {
     # Without the version the server wraps its answers and sends every refusal as a 500.
     "Accept": "application/vnd.nsq; version=1.0",
@@ -69,20 +65,13 @@ class QuietClient(httpx.AsyncClient):
     """Sends requests with one transport, and nothing around it. It keeps no state but open connections.
 
     Args:
-        known: Hosts that the user gave.
         verify: Checks certificates. None if no server uses https.
         server_name: Name that a certificate must contain. None for the host of the URL.
         local_addr: Host of the source address. None lets the system choose.
     """
 
-    def __init__(
-        self,
-        known: Container[str],
-        verify: ssl.SSLContext | None,
-        server_name: str | None,
-        local_addr: str | None,
-    ) -> None:
-        backend = Backend(known)
+    def __init__(self, verify: ssl.SSLContext | None, server_name: str | None, local_addr: str | None) -> None:
+        backend = Backend()
         transport = _Transport(
             httpcore.AsyncConnectionPool(
                 ssl_context=verify,
@@ -96,8 +85,6 @@ class QuietClient(httpx.AsyncClient):
         super().__init__(
             headers=_HEADERS,
             transport=transport,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            follow_redirects=False,
             trust_env=False,
             timeout=None,  # the limit is on the whole exchange, see http.ask()
         )
@@ -120,7 +107,7 @@ class QuietClient(httpx.AsyncClient):
         return response
 
     async def aclose(self) -> None:
-        """Close all connections. One whose server does not answer is left to a task after :data:`CLOSE_LIMIT`."""
+        """Close all connections. Over TLS that takes an answer: one that is late is left to a task."""
         await super().aclose()
         if self._closing:
-            await asyncio.wait(self._closing, timeout=CLOSE_LIMIT)
+            await asyncio.wait(self._closing, timeout=1.0)

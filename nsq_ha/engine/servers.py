@@ -23,10 +23,10 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.base.unexpected import report_unexpected
+from nsq_ha.base.tasks import Tasks
 from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.lookupd import Access, LookupClient
-from nsq_ha.engine.names import addresses, places_of
+from nsq_ha.engine.names import addresses
 from nsq_ha.engine.server import Server, address_of, reason_of, tried
 from nsq_ha.errors import ConfigError, LookupUnavailableError
 from nsq_ha.options.checks import is_ip
@@ -41,28 +41,20 @@ if TYPE_CHECKING:
 
     from nsq_ha.events import Event
 
-GRACE: Final = 0.08
-"""Seconds that a round waits for other servers after a complete answer, but at least as long as that answer took."""
-
-INCOMPLETE_GRACE: Final = 0.25
-"""The same after an incomplete answer, since another server may know more."""
+GRACE: Final = 0.25
+"""Seconds that a round waits for other servers after the first answer, but at least as long as that answer took."""
 
 PROBE_GAP: Final = 0.5
 """Least seconds between two lookups at a server that fails, for all topics together."""
 
 COMPARE_LIMIT: Final = 0.5
-"""Seconds that the start of a client waits for the lists of the configured servers, if there are several."""
+"""Seconds that the start of a client waits for the comparison of the configured servers, if there are several."""
 
-MAX_LEARNT: Final = 32
-"""Maximum number of nsqlookupds taken from lists."""
+LIST_INTERVAL: Final = 30.0
+"""Seconds between two requests for the lists of nsqlookupds."""
 
-_STATISTICS_AT_ONCE: Final = 4
-"""Statistics of nsqds that are read at the same time for all topics."""
-
-_LARGE_AT_ONCE: Final = 2
-"""Large answers that are read at the same time: each may take 8 MiB."""
-
-_LIST_GAP: Final = 5.0
+LIST_GAP: Final = 5.0
+"""The same after a failure."""
 
 _NO_ANSWER: Final = "no nsqlookupd gave a usable answer"
 
@@ -99,7 +91,6 @@ class Servers:
             asks. None if one did, or has answered a lookup since.
         conflict: Which configured servers belong to different clusters, as text. None if none are known to.
         has_lists: A server has sent a list of nsqlookupds, which those of a plain cluster do not have.
-        reading: Held while the statistics of an nsqd are read and decoded, which may be megabytes.
     """
 
     def __init__(
@@ -115,15 +106,12 @@ class Servers:
         self.silence: LookupdOutage | None = None
         self.conflict: str | None = None
         self.has_lists: bool = False
-        self.reading: asyncio.Semaphore = asyncio.Semaphore(_STATISTICS_AT_ONCE)
-        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._on_event = on_event
         self._level = level
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[_Lookup] = set()
+        self._tasks = Tasks(_log)
         self._list_wanted = asyncio.Event()
-        self._listed = asyncio.Event()
         self._compared = asyncio.Event()
         self._servers: list[Server] = []
         for url in configured:
@@ -141,9 +129,7 @@ class Servers:
 
     async def aclose(self) -> None:
         """Cancel pending requests."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     # ------------------------------------------------------------ lookups
 
@@ -167,8 +153,9 @@ class Servers:
                     break
                 found = [None if task.cancelled() else task.result() for task in done]
                 answers += [answer for answer in found if answer is not None]
-                if answers:
-                    until = _grace_end(answers, began, self._loop.time(), until)
+                if answers and until is None:
+                    now = self._loop.time()
+                    until = now + max(GRACE, now - began)
         except asyncio.CancelledError:
             for task in pending:
                 task.cancel()
@@ -192,10 +179,7 @@ class Servers:
             return dataclasses.replace(found, leads=server.leads)
 
         server.retry_at = now if server.error is None else now + PROBE_GAP
-        task = self._loop.create_task(question(), name=f"lookup {topic} at {server.url}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(question(), f"lookup {topic} at {server.url}")
 
     async def channels(self, topic: str, partition: int) -> frozenset[str] | None:
         """Return the channels of a partition, as the first working one lists them: an nsqd registers them at all.
@@ -211,16 +195,13 @@ class Servers:
 
     # ------------------------------------------------------------ lists
 
-    async def keep_lists(self, interval: float) -> None:
-        """Request the lists at once, then every ``interval`` seconds, and earlier after a failure."""
+    async def keep_lists(self) -> None:
+        """Request the lists at once, then periodically, and earlier after a failure."""
         while True:
             self._list_wanted.clear()
-            try:
-                await self.refresh_lists()
-            except Exception as error:  # noqa: BLE001 - such as a MemoryError: the lists are requested again
-                report_unexpected(_log, "lists of nsqlookupds", error)
-            await asyncio.sleep(_LIST_GAP)
-            wait = max(0.0, interval * (1 - JITTER * random.random()) - _LIST_GAP)  # noqa: S311 - spreads load
+            await self.refresh_lists()
+            await asyncio.sleep(LIST_GAP)
+            wait = LIST_INTERVAL * (1 - JITTER * random.random()) - LIST_GAP  # noqa: S311 - spreads load
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._list_wanted.wait()
@@ -245,10 +226,8 @@ class Servers:
                 since = self._loop.time() if self.silence is None else self.silence.since
                 self.silence = LookupdOutage(LookupUnavailableError(_NO_ANSWER, tuple(failures)), since)
                 self._list_wanted.set()
-            self._listed.set()
             await self._compare({server: listed for server, listed in lists.items() if server.configured})
         finally:
-            self._listed.set()
             self._compared.set()
 
     def _use_lists(self, asked: Iterable[Server], lists: Mapping[Server, LookupdList]) -> None:
@@ -283,9 +262,7 @@ class Servers:
         if sum(server.configured for server in self._servers) > 1:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(COMPARE_LIMIT):
-                    await self._listed.wait()
-            if self._listed.is_set():
-                await self._compared.wait()
+                    await self._compared.wait()
         self.check()
 
     def check(self) -> None:
@@ -329,17 +306,14 @@ class Servers:
 
     def _learn(self, url: str) -> bool:
         """Ask this one, too, unless it is known; return whether it is new."""
-        is_new = self._find(url) is None and sum(not each.configured for each in self._servers) < MAX_LEARNT
+        is_new = self._find(url) is None
         if is_new:
             self._add(url, configured=False)
         return is_new
 
-    def _add(self, url: str, *, configured: bool) -> Server:
+    def _add(self, url: str, *, configured: bool) -> None:
         client = LookupClient(url, timeout=self._timeout, client=self.http)
-        client.large = self._large
-        server = Server(url, client, configured=configured)
-        self._servers.append(server)
-        return server
+        self._servers.append(Server(url, client, configured=configured))
 
     def _find(self, url: str) -> Server | None:
         return next((server for server in self._servers if address_of(url) in server.addresses), None)
@@ -355,19 +329,9 @@ class Servers:
             return
         try:
             async with asyncio.timeout(self._timeout):
-                found = await addresses(host, port, places_of((server.url,)))
+                found = await addresses(host, port)
         except (OSError, ValueError) as error:  # a UnicodeError is a ValueError, a TimeoutError an OSError
             _log.debug("nsqlookupd %s cannot be resolved: %r", server.url, error, extra={"lookupd": server.url})
             return
         is_one = len(found) == len({":" in each for each in found})
         server.addresses = {address_of(server.url), *((each, port) for each in found if is_one)}
-
-
-def _grace_end(answers: Iterable[LookupAnswer], began: float, now: float, until: float | None) -> float:
-    """Return when the round ends, even if requests are pending."""
-    is_whole = any(
-        answer.meta is not None and answer.partitions.keys() >= set(range(answer.meta.partition_num))
-        for answer in answers
-    )
-    end = now + max(GRACE if is_whole else INCOMPLETE_GRACE, now - began)
-    return end if until is None else min(until, end)

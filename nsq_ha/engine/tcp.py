@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Self, cast
 
 from nsq_ha.base.redaction import harmless
 from nsq_ha.base.unexpected import report_unexpected, without_frames
-from nsq_ha.engine.names import addresses, first_open, places_of
+from nsq_ha.engine.names import addresses, first_open
 from nsq_ha.engine.tls import trust_hint
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
 
@@ -129,7 +129,6 @@ class TcpStream(asyncio.BufferedProtocol):
         port: int,
         *,
         limit: float,
-        cluster: tuple[str, ...] = (),
         hint: str = REACHABLE,
         local_addr: str | None = None,
     ) -> Self:
@@ -141,7 +140,6 @@ class TcpStream(asyncio.BufferedProtocol):
             host: Name or address.
             port: The port.
             limit: Seconds until the caller gives up; each address of ``host`` but the last has a share of it.
-            cluster: Addresses that the user gave for its cluster.
             hint: Advice if no host answers at the address; may be empty.
             local_addr: Host of the source address. None lets the system choose.
 
@@ -153,7 +151,7 @@ class TcpStream(asyncio.BufferedProtocol):
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         source = None if local_addr is None else (local_addr, 0)
         try:
-            found = await addresses(host, port, places_of(cluster))
+            found = await addresses(host, port)
             _, stream = await first_open(
                 found,
                 limit,

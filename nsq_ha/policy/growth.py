@@ -2,7 +2,7 @@
 
 On the partitioned server, each partition has channels of its own, and a new channel starts at the end of the partition:
 what was stored before is never delivered to it. So whoever uses a new partition first creates the channels there that
-its siblings have. ``engine.siblings`` asks the servers, and creates them.
+the others have. ``engine.new_partitions`` asks the servers, and creates them.
 
 The invariant: a partition that was in use gets no channels. Consumers may read only some partitions on purpose, and a
 channel that nobody reads would keep the partition's messages on disk. So a channel is created only on a partition that
@@ -52,16 +52,16 @@ def is_new(partition: int, here: LedPartition, first: int) -> bool:
     return partition >= first or not here.messages or not lasting(here.paused)
 
 
-def lacking(here: LedPartition, siblings: Iterable[LedPartition]) -> Mapping[str, bool]:
+def lacking(here: LedPartition, others: Iterable[LedPartition]) -> Mapping[str, bool]:
     """Return the lasting channels that a partition lacks, and whether each is paused wherever it exists.
 
     Args:
         here: What the partition's leader has.
-        siblings: What the leaders of the other partitions have.
+        others: What the leaders of the other partitions have.
     """
     found: dict[str, bool] = {}
-    for sibling in siblings:
-        for name, paused in sibling.paused.items():
+    for other in others:
+        for name, paused in other.paused.items():
             found[name] = found.get(name, True) and paused
     return {name: found[name] for name in sorted(lasting(found) - here.paused.keys())}
 

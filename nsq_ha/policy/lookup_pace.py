@@ -17,11 +17,7 @@ A round is calm if nobody asked for it, and an answer named a leader of every pa
 shortens an interval. The random one keeps clients that were disturbed by one event from asking in step from then on.
 
 The invariant: rounds of a consumed topic begin at most the longest interval apart, so a consumer finds a new partition
-within that time. A producer uses a new partition later than that, see :func:`partition_delay`; if the producers of an
-event loop have so many topics that their budget delays the rounds, even later.
-
-The budget: periodic lookups begin at least ``1 / CALM_RATE`` apart, so each topic takes its turn; consumers begin as
-many more as the invariant needs.
+within that time. A producer uses a new partition later than that, see :func:`partition_delay`.
 
 Source: server failures 3.6, 3.8; ``lookupd_poll_interval`` of the Go client is 60 s.
 """
@@ -38,9 +34,6 @@ LONGEST_FACTOR: Final = 12.0
 
 JITTER: Final = 0.2
 """Largest share by which an interval is shortened."""
-
-CALM_RATE: Final = 10.0
-"""Periodic lookups that begin each second, for all topics to which the clients that share an engine publish."""
 
 LOOKUPS_AT_ONCE: Final = 8
 """Lookups that are in flight at the same moment, for all topics. A number, not a rate: however slow the nsqlookupds or
@@ -75,13 +68,3 @@ def partition_delay(shortest: float) -> float:
     ``lookup_interval`` to get the answer and to subscribe.
     """
     return longest_interval(shortest) + shortest
-
-
-def calm_rate(shortest: float, consumed: int = 0) -> float:
-    """Return how many periodic lookups may begin in a second, of all topics together.
-
-    Args:
-        shortest: ``lookup_interval``; a topic alone is never delayed.
-        consumed: Number of topics that must be looked up within the longest interval.
-    """
-    return max(CALM_RATE, 1 / shortest, consumed / longest_interval(shortest))

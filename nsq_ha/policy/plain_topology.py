@@ -4,15 +4,16 @@ A plain topic has no partitions: each nsqd that has it holds messages of its own
 number, a *slot*, in the place of a partition's number, so that producers and consumers treat both kinds of cluster
 alike. ``policy.topology`` has the rules for the partitioned kind.
 
-The invariant: an nsqd keeps its slot while it is listed and for ``FORGET_ROUNDS`` rounds after, unless there are more
-than ``MOST_SLOTS``: nsqlookupds that name other nsqds each time cost no more than that. Independent nsqlookupds know
-different nsqds, so the union of their answers counts. The last answer of one that is silent counts for as many rounds.
+The invariant: an nsqd keeps its slot while it is listed and for ``FORGET_ROUNDS`` rounds after. Independent nsqlookupds
+know different nsqds, so the union of their answers counts. The last answer of one that is silent counts for as many
+rounds.
 
 Source: upstream nsqlookupd's ``/lookup`` and ``/nodes``.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -26,9 +27,6 @@ FORGET_ROUNDS: Final = 120
 """Rounds after which an unlisted nsqd loses its slot, and a silent nsqlookupd's last answer is dropped. They take a
 minute while callers wait for news, and up to two hours while nothing changes. Until then an
 unlisted nsqd only keeps its slot."""
-
-MOST_SLOTS: Final = 2048
-"""Maximum number of slots: twice as many as there are nsqds in one answer. Each costs a consumer a subscription."""
 
 
 class PlainTopic(msgspec.Struct, frozen=True):
@@ -122,12 +120,10 @@ def _assign(slots: Mapping[int, tuple[Node, int]], listed: Sequence[Node]) -> di
     """Return the slots after a round that listed these nsqds."""
     numbers = {node.address: number for number, (node, _) in slots.items()}
     assigned = {numbers[node.address]: (node, 0) for node in listed if node.address in numbers}
-    new = [node for node in listed if node.address not in numbers][: MOST_SLOTS - len(assigned)]
-    unlisted = [(n, (node, age + 1)) for n, (node, age) in slots.items() if n not in assigned and age < FORGET_ROUNDS]
-    unlisted.sort(key=lambda each: each[1][1])
-    assigned |= dict(unlisted[: MOST_SLOTS - len(assigned) - len(new)])
-    free = (number for number in range(MOST_SLOTS) if number not in assigned)
-    return dict(sorted((assigned | {number: (node, 0) for node, number in zip(new, free, strict=False)}).items()))
+    assigned |= {n: (node, age + 1) for n, (node, age) in slots.items() if n not in assigned and age < FORGET_ROUNDS}
+    free = (number for number in itertools.count() if number not in assigned)
+    new = [(node, 0) for node in listed if node.address not in numbers]
+    return dict(sorted((assigned | dict(zip(free, new, strict=False))).items()))
 
 
 def explained(error: NsqError, topic: str) -> NsqError:

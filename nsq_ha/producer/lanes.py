@@ -361,11 +361,6 @@ class Lanes(ABC):
             else:
                 del self.pending[limit]
 
-    def fail_waiting(self, topic: ProducerTopic, error: NsqError) -> None:
-        """Fail all that waits for a topic."""
-        for request in list(topic.waiting):
-            self.end(request, error)
-
 
 def is_stalled(conn: ProducerConn, now: float) -> bool:
     """Return whether a connection has answered nothing for long, though something is unanswered."""

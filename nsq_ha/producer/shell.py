@@ -22,7 +22,7 @@ from nsq_ha.engine.connect_limiter import ConnectLimiter
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.loops import Alarm
-from nsq_ha.errors import ClosedError, ConnectionLostError, NoLeaderError, NsqError
+from nsq_ha.errors import ClosedError, ConnectionLostError, NsqError
 from nsq_ha.producer.actions import (
     Action,
     CheckChannels,
@@ -112,7 +112,7 @@ class ProducerShell:
         if topic is None:
             watch = self.watches[name] = self._lookups.watch(name)
             topic = self.machine.topic(name, self.clock())
-            watch.listen(partial(self._viewed, topic), partial(self._unwatched, topic))
+            watch.listen(partial(self._viewed, topic))
             if watch.view is not None:
                 self._viewed(topic, watch.view)
         return topic
@@ -257,19 +257,14 @@ class ProducerShell:
 
     def _check(self, lane: Lane, conn: ProducerConn) -> None:
         watch = self.watches.get(lane.topic.name)
-        siblings, view = (None, None) if watch is None else (watch.siblings, watch.view)
-        check = None if siblings is None or view is None else siblings.check(lane.number, conn.node, view)
-        if siblings is None or check is None:
+        new_partitions, view = (None, None) if watch is None else (watch.new_partitions, watch.view)
+        check = None if new_partitions is None or view is None else new_partitions.check(lane.number, conn.node, view)
+        if new_partitions is None or check is None:
             self.machine.checked(lane, conn, None, self.clock())
             return
 
         async def passed() -> None:
-            failed = None
-            try:
-                await siblings.passed(lane.number, check)
-            except NoLeaderError as error:
-                failed = error
-            self._tell(self.machine.checked, lane, conn, failed)
+            self._tell(self.machine.checked, lane, conn, await new_partitions.passed(check))
 
         self._tasks.start(passed(), "nsq_ha producer checks channels")
 
@@ -352,12 +347,6 @@ class ProducerShell:
         self.machine.wake(self.clock() + _AFTER_AN_ERROR)  # an error ends this call, and a tick tries again
         self._ask_lookups(topic)
         self.drain()
-
-    def _unwatched(self, topic: ProducerTopic, error: ClosedError) -> None:
-        """Take that the lookups have ended."""
-        if self.machine.topics.get(topic.name) is topic:
-            self.machine.fail_waiting(topic, error)
-            self.drain()
 
     def _ask_lookups(self, topic: ProducerTopic) -> None:
         watch = self.watches.get(topic.name)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from nsq_ha.admin.nsqd_http import NsqdHttp, Search, StoredMessage
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookupd import LookupClient
-from nsq_ha.engine.servers import INCOMPLETE_GRACE, Servers
+from nsq_ha.engine.servers import GRACE, Servers
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NoLeaderError, NsqError, ServerError
 from nsq_ha.options.checks import EPHEMERAL_SUFFIX
 from nsq_ha.options.start_from import StartFrom
@@ -337,7 +337,7 @@ class BlockingCluster:
 
         tasks = [asyncio.create_task(ask(url)) for url in self.lookupd]
         try:
-            done, late = await asyncio.wait(tasks, timeout=INCOMPLETE_GRACE if is_known else None)
+            done, late = await asyncio.wait(tasks, timeout=GRACE if is_known else None)
             if late and all(each.exception() for each in done):
                 done, _ = await asyncio.wait(tasks)
         finally:

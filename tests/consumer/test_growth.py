@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.engine.siblings import PATIENCE
+from nsq_ha.engine.new_partitions import PATIENCE
 from tests.engine.lookups.loopback import hang
 from tests.support.growing import Growing
 from tests.support.nsqd import LIMIT, Peer, Subscribe

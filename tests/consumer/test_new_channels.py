@@ -9,7 +9,7 @@ import pytest
 
 from nsq_ha import Consumer, Producer
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.engine import siblings
+from nsq_ha.engine import new_partitions
 from nsq_ha.engine.body import Body
 from nsq_ha.engine.http import ask
 from tests.support.nsqd import LIMIT, Refusing, Subscribe
@@ -74,15 +74,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         paths.append(httpx.URL(url).path)
         return await ask(client, method, url, **options)
 
-    monkeypatch.setattr(siblings, "ask", counted)
+    monkeypatch.setattr(new_partitions, "ask", counted)
     return paths
 
 
 async def test_all_partitions_of_an_nsqd_share_one_request(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of 64 partitions used to ask for the statistics of all 64."""
     # On a busy machine an answer comes late, and the partitions start one after the other.
-    monkeypatch.setattr(siblings, "REQUEST_LIMIT", 6 * LIMIT)
-    monkeypatch.setattr(siblings, "_FRESH", 6 * LIMIT)
+    monkeypatch.setattr(new_partitions, "PATIENCE", 6 * LIMIT)
     options: dict[str, Any] = {"lookup_timeout": 6 * LIMIT, "connect_timeout": 6 * LIMIT}
     with DevCluster(nsqlookupds=1, nsqds=1) as cluster:
         await asyncio.to_thread(cluster.create_topic, "orders", 16, 1, ordered=True)

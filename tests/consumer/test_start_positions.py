@@ -74,7 +74,7 @@ def http(monkeypatch: pytest.MonkeyPatch) -> Http:
 
 
 def start_of(position: StartFrom | dict[int, StartFrom]) -> Start:
-    watch: Any = SimpleNamespace(topic="orders", lookupds=("http://a:1",), observer=SILENT, siblings=None)
+    watch: Any = SimpleNamespace(topic="orders", lookupds=("http://a:1",), observer=SILENT, new_partitions=None)
     return Start(watch, "ch", 3, ConsumerConfig(lookupd=("http://a:1",), lookup_timeout=0.75, start_from=position))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,9 +14,7 @@ from hypothesis import strategies as st
 
 from nsq_ha.options.config import ProducerConfig
 from nsq_ha.policy.lookup_pace import (
-    CALM_RATE,
     JITTER,
-    calm_rate,
     interval_after,
     longest_interval,
     partition_delay,
@@ -85,43 +82,15 @@ def test_all_producers_use_a_new_partition_after_twice_the_longest_interval(
 # ---------------------------------------------------------------- a client with many topics, and a fleet
 
 
-def test_each_consumed_topic_takes_its_turn_within_the_longest_interval() -> None:
-    assert 6_000 / calm_rate(SHORTEST, 6_000) <= LONGEST
-    assert calm_rate(SHORTEST, 20) == CALM_RATE
-    assert calm_rate(0.02) == 50.0, "a topic alone is never delayed"
-
-
 def begun(topics: int, until: float, chance: random.Random, *, start: float = 0.0) -> Iterator[tuple[float, int]]:
     """Yield when one client looks up which topic, if nothing ever changes after the first round of each."""
-    slot, rate, calm_rounds = start, calm_rate(SHORTEST), [0] * topics
-    # When which topic is due, and whether it has its slot. The first lookup of each has a caller that waits for it.
-    due = [(start, topic, True) for topic in range(topics)]
+    calm_rounds = [0] * topics
+    due = [(start, topic) for topic in range(topics)]
     while due and due[0][0] <= until:
-        now, topic, has_slot = heapq.heappop(due)
-        if not has_slot:
-            now = max(now, slot)
-            slot = now + 1 / rate
-            heapq.heappush(due, (now, topic, True))
-            continue
+        now, topic = heapq.heappop(due)
         yield now, topic
-        heapq.heappush(due, (now + interval_after(calm_rounds[topic], SHORTEST, chance.random()), topic, False))
+        heapq.heappush(due, (now + interval_after(calm_rounds[topic], SHORTEST, chance.random()), topic))
         calm_rounds[topic] += 1
-
-
-def test_ten_thousand_topics_of_one_producer() -> None:
-    found = Counter(math.ceil(at) for at, _ in begun(10_000, 120.0, random.Random(1)))
-    assert found[0] == 10_000  # each topic once, as fast as the answers come
-    assert max(found[second] for second in range(1, 120)) <= CALM_RATE + 1
-
-
-@pytest.mark.parametrize(("topics", "longest"), [(20, LONGEST + 0.5), (200, LONGEST + 0.5), (500, 4 / 3 * LONGEST)])
-def test_how_late_a_producer_of_many_topics_looks_up_each(topics: int, longest: float) -> None:
-    before: dict[int, float] = {}
-    for at, topic in begun(topics, 1200.0, random.Random(1)):
-        assert at - before.get(topic, at) <= longest
-        before[topic] = at
-    assert len(before) == topics
-    assert min(before.values()) > 1200.0 - longest
 
 
 FLEET: Final = 1000 if FULL else 250

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import TopicNotExistError, TransportError
-from nsq_ha.policy.plain_topology import FORGET_ROUNDS, MOST_SLOTS, PlainTopic, explained, first_view, is_plain
+from nsq_ha.policy.plain_topology import FORGET_ROUNDS, PlainTopic, explained, first_view, is_plain
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta, TopicView
 from tests.policy.lookup_answers import answer, good
 
@@ -85,31 +85,6 @@ def test_a_slot_is_used_again_only_when_its_nsqd_is_forgotten() -> None:
 
 def test_slots_at_the_end_go_with_their_nsqds() -> None:
     assert after([said(A, B)], *[[said(A)]] * (FORGET_ROUNDS + 1)).partition_num == 1
-
-
-def test_nsqlookupds_that_name_other_nsqds_each_time_cost_no_more_slots() -> None:
-    """The real ones keep theirs; of the others, those that were listed last."""
-    topic = PlainTopic()
-    for number in range(6):
-        others = [Node(f"192.0.2.{number}", 1 + port, 0, is_plain=True) for port in range(1024)]
-        topic = topic.after([said(A, B), said(*others, lookupd="y")])
-        view = topic.view("orders")
-        assert len(view.known) <= MOST_SLOTS
-        assert view.partition_num <= MOST_SLOTS
-        assert {0: A, 1: B}.items() <= view.leaders.items()
-        assert len(view.leaders) == 2 + len(others)
-    ages = {age for _, age in topic.slots.values()}
-    assert ages == {0, 1}
-
-
-def test_more_nsqds_than_slots_are_left_out() -> None:
-    many = [Node(f"192.0.2.{number}", 1 + port, 0, is_plain=True) for number in range(4) for port in range(1024)]
-    view = after(
-        [said(A)],
-        [said(A), *(said(*many[first : first + 1024], lookupd=f"{first}") for first in range(0, 4096, 1024))],
-    )
-    assert len(view.leaders) == MOST_SLOTS
-    assert view.leaders[0] == A
 
 
 def test_an_nsqd_whose_http_port_changed_is_the_same() -> None:

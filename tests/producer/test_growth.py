@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from nsq_ha.engine.siblings import PATIENCE, REQUEST_LIMIT
+from nsq_ha.engine.new_partitions import PATIENCE
 from nsq_ha.events import ChannelsMissing, Event
 from tests.engine.lookups.loopback import hang
 from tests.support.growing import Growing
@@ -64,7 +64,7 @@ async def test_a_publish_waits_a_moment_for_nsqds_http(stage: Stage, caplog: pyt
         await producer.publish(TOPIC, b"x", partition=1)
         assert loop.time() - began < 0.1
         await eventually(lambda: any(isinstance(event, ChannelsMissing) for event in events))
-        assert loop.time() - began < REQUEST_LIMIT
+        assert loop.time() - began < PATIENCE
     assert "orders-1 lacks channels of the topic's other partitions" in caplog.text
 
 

@@ -12,8 +12,13 @@ from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.support.waiting import dawdle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import httpx
     import pytest
+
+    from nsq_ha.engine.lookups import TopicWatch
+    from nsq_ha.policy.topology import TopicView
 
 NODE = Node("127.0.0.1", 4150, 4151)
 
@@ -92,3 +97,11 @@ class Stage:
         result = await self.servers.look_up("orders", "w")
         assert (result.error is None) is bool(result.answers)
         return sorted(answer.lookupd for answer in result.answers), round(now() - began, 2)
+
+
+async def until(watch: TopicWatch, predicate: Callable[[TopicView], bool]) -> TopicView:
+    """Look up until ``predicate`` is true for the view, and return the view."""
+    with watch.wanted():
+        while watch.view is None or not predicate(watch.view):
+            await watch.round_end()
+        return watch.view

@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.engine.answers import (
-    MAX_LISTED_CHANNELS,
-    MAX_LISTED_NODES,
     LookupdList,
     NodeInfo,
     TopicInfo,
@@ -410,18 +408,3 @@ def test_whatever_comes_is_a_valid_value_or_a_protocol_error(body: bytes, wrappe
     assert all(0 <= partition <= MAX_PARTITION_ID for partition in answer.partitions)
     assert all(0 < node.tcp_port < 65536 and is_host(node.host) for node in answer.partitions.values())
     assert answer.meta is None or answer.meta.partition_num > 0
-
-
-# ---------------------------------------------------------------- more than anybody has
-
-
-def test_as_many_servers_and_channels_are_read_as_anybody_has() -> None:
-    nsqds = [PEER | {"tcp_port": 1 + number} for number in range(MAX_LISTED_NODES + 10)]
-    names = [f"c{number:06}" for number in range(MAX_LISTED_CHANNELS + 10)]
-    plain = lookup({"channels": [], "producers": nsqds})
-    assert plain.nodes is not None
-    assert len(plain.nodes) == MAX_LISTED_NODES
-    assert len(decode_nodes(ok({"producers": nsqds}))) == MAX_LISTED_NODES
-    assert len(lookup({"channels": names, "partitions": {"0": PEER}, "meta": META}).channels) == MAX_LISTED_CHANNELS
-    lookupds = [lookupd(f"10.1.{number // 250}.{number % 250}") for number in range(1000)]
-    assert len(decode_lookupd_list(ok({"lookupdnodes": lookupds}), "http").nodes) == 64

@@ -9,10 +9,12 @@ import pytest
 
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.http import new_client
-from nsq_ha.engine.shared import Engine
+from nsq_ha.engine.lookups import Engine
+from nsq_ha.engine.observe import SILENT
 from nsq_ha.errors import ClosedError
 from nsq_ha.options.config import ClientConfig
 from tests.engine.lookups.loopback import Fake, list_body, lookup_body
+from tests.engine.lookups.scripted import until
 from tests.support.waiting import turn
 
 if TYPE_CHECKING:
@@ -40,12 +42,12 @@ async def test_clients_of_one_loop_ask_for_one_list_over_one_connection(fake: Fa
         await lookups.start()
     for number, lookups in enumerate(clients):
         watch = lookups.watch(f"t{number}")
-        await watch.wait_until(lambda view: view.complete)
+        await until(watch, lambda view: view.complete)
     assert fake.count("/listlookup") == 1
     await clients[0].aclose()
     with pytest.raises(ClosedError):
         clients[0].watch("t0")
-    await clients[1].watch("again").wait_until(lambda view: view.complete)
+    await until(clients[1].watch("again"), lambda view: view.complete)
     for lookups in clients:
         await lookups.aclose()
 
@@ -59,10 +61,10 @@ async def test_a_close_that_was_cancelled_is_completed_by_the_next(
     fake: Fake, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     http = new_client()
-    monkeypatch.setattr("nsq_ha.engine.shared.new_client", lambda *_: http)
+    monkeypatch.setattr("nsq_ha.engine.lookups.new_client", lambda *_: http)
     lookups = client(fake.url)
     await lookups.start()
-    await lookups.watch("orders").wait_until(lambda view: view.complete)
+    await until(lookups.watch("orders"), lambda view: view.complete)
     before = asyncio.all_tasks()
     closing = asyncio.create_task(lookups.aclose())
     await turn(turns)
@@ -84,19 +86,17 @@ async def test_a_close_that_was_cancelled_is_completed_by_the_next(
     ],
 )
 async def test_other_options_do_not_share(options: dict[str, Any]) -> None:
-    one, two = client(A), client(A)
-    first = Engine.join(config(A), one)
-    second = Engine.join(ClientConfig(**({"lookupd": (A,)} | options)), two)
+    first = Engine.join(config(A), SILENT)
+    second = Engine.join(ClientConfig(**({"lookupd": (A,)} | options)), SILENT)
     assert second is not first
-    await first.leave(one)
-    await second.leave(two)
+    await first.leave(SILENT)
+    await second.leave(SILENT)
 
 
 def test_other_loops_do_not_share() -> None:
     async def join() -> Engine:
-        one = client(A)
-        engine = Engine.join(config(A), one)
-        await engine.leave(one)
+        engine = Engine.join(config(A), SILENT)
+        await engine.leave(SILENT)
         return engine
 
     assert asyncio.run(join()) is not asyncio.run(join())
@@ -106,7 +106,7 @@ async def test_publishers_and_consumers_are_answered_differently(fake: Fake) -> 
     clients = [Lookups(config(fake.url), access=access) for access in ("r", "w")]
     for lookups in clients:
         await lookups.start()
-        await lookups.watch("orders").wait_until(lambda view: view.complete)
+        await until(lookups.watch("orders"), lambda view: view.complete)
     asked = [query["access"] for _, path, query in fake.requests if path == "/lookup"]
     assert asked == ["r", "w"]
     for lookups in clients:

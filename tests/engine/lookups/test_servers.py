@@ -14,7 +14,7 @@ import pytest
 
 from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.http import new_client
-from nsq_ha.engine.servers import GRACE, INCOMPLETE_GRACE, MAX_LEARNT, PROBE_GAP, Servers
+from nsq_ha.engine.servers import GRACE, PROBE_GAP, Servers
 from nsq_ha.errors import ConnectError, LookupUnavailableError
 from tests.engine.lookups.loopback import Fake, hang, http_answer, list_body, lookup_body
 from tests.engine.lookups.scripted import Stage, now
@@ -43,13 +43,10 @@ async def test_all_are_asked_at_once(make: Callable[..., Stage]) -> None:
     assert await stage.timed() == ([A, B, C], 0.3)
 
 
-@pytest.mark.parametrize(("number", "grace"), [(1, GRACE), (2, INCOMPLETE_GRACE)])
-async def test_a_hanging_one_holds_nothing_up_beyond_a_grace(
-    make: Callable[..., Stage], number: int, grace: float
-) -> None:
+async def test_a_hanging_one_holds_nothing_up_beyond_a_grace(make: Callable[..., Stage]) -> None:
     stage = make(A, B)
-    stage[A].takes, stage[B].number = SLOW, number
-    assert await stage.timed() == ([B], grace)
+    stage[A].takes = SLOW
+    assert await stage.timed() == ([B], GRACE)
     stage[B].takes = 0.3
     assert await stage.timed() == ([B], 0.3 + 0.3)
 
@@ -275,15 +272,15 @@ async def test_who_leads(make: Callable[..., Stage], named: tuple[str | None, ..
     assert stage.servers.leader == leader
 
 
-async def test_learning_has_a_limit_and_those_that_have_gone_are_forgotten(make: Callable[..., Stage]) -> None:
+async def test_those_that_have_gone_are_forgotten(make: Callable[..., Stage]) -> None:
     """A producer without topics looks nothing up: each address that a server had left was asked for ever."""
     stage = make(A)
-    made_up = tuple(f"http://127.0.0.1:{port}" for port in range(1, 60))
+    made_up = tuple(f"http://127.0.0.1:{port}" for port in range(1, 9))
     stage[A].listed = LookupdList(A, (A, *made_up))
     await stage.servers.refresh_lists()
-    assert len(stage.servers.urls) == 1 + MAX_LEARNT
+    assert stage.servers.urls == (A, *made_up)
     stage[A].listed = LookupdList(A, (A,))
-    for url in made_up[:MAX_LEARNT]:
+    for url in made_up:
         stage[url].list_error = DOWN
     await stage.servers.refresh_lists()
     assert stage.servers.urls == (A,)
@@ -347,7 +344,7 @@ async def test_lists_are_asked_for_at_intervals_and_soon_after_a_failure(
 ) -> None:
     monkeypatch.setattr("random.random", lambda: chance)
     stage, began = make(A, B), now()
-    keeping = asyncio.create_task(stage.servers.keep_lists(30.0))
+    keeping = asyncio.create_task(stage.servers.keep_lists())
     await eventually(lambda: len(stage[B].lists_asked) == 3, 100.0)
     stage[A].error = DOWN
     await stage.timed()
@@ -394,7 +391,7 @@ async def test_silence_lasts_from_the_first_failure_until_one_answers(make: Call
 async def test_while_all_are_silent_the_lists_are_asked_for_more_often(make: Callable[..., Stage]) -> None:
     stage = make(A)
     stage[A].list_error = DOWN
-    running = asyncio.create_task(stage.servers.keep_lists(30.0))
+    running = asyncio.create_task(stage.servers.keep_lists())
     await dawdle(11.0)
     stage[A].list_error = None
     await dawdle(39.0)

@@ -15,6 +15,7 @@ from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.config import ClientConfig
 from tests.engine.lookups.loopback import Fake, hang, list_body, lookup_body, peer
+from tests.engine.lookups.scripted import until
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ async def test_a_slow_one_is_waited_for_but_a_hanging_one_not_for_long(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (a, _), (b, _) = await cluster(serve, 4150), await cluster(serve, 4250)
-    b.delay = servers_module.COMPARE_LIMIT * 0.8
+    b.delay = servers_module.COMPARE_LIMIT * 0.4
     lookups = Lookups(ClientConfig(lookupd=(a.url, b.url)), access="r")
     with pytest.raises(ConfigError):
         await lookups.start()
@@ -129,13 +130,13 @@ async def test_a_slow_one_is_waited_for_but_a_hanging_one_not_for_long(
 async def test_one_that_answers_later_ends_the_lookups_and_leaves_the_known_leaders(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(servers_module, "_LIST_GAP", 0.01)
+    monkeypatch.setattr(servers_module, "LIST_GAP", 0.01)
     (a, _), (b, _) = await cluster(serve, 4150), await cluster(serve, 4250)
     await b.stop()
     lookups = Lookups(ClientConfig(lookupd=(a.url, b.url), lookup_interval=3600.0), access="r")
     await lookups.start()
     watch = lookups.watch("orders")
-    await watch.wait_until(lambda view: view.complete)
+    await until(watch, lambda view: view.complete)
     await b.start()
     await eventually(lambda: [record.levelname for record in caplog.records].count("ERROR") == 1)
     await watch.next_round()

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha.engine.lookups import LookupCounts, TopicWatch
-from nsq_ha.engine.shared import Engine
+from nsq_ha.engine.lookups import Engine, LookupCounts, TopicWatch
 from nsq_ha.errors import ClosedError, LookupUnavailableError
 from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE
@@ -92,9 +91,9 @@ def rounds(watch: TopicWatch) -> int:
 
 
 def watches(servers: FakeServers, number: int) -> list[TopicWatch]:
-    """Watch topics that share a budget."""
-    budget = shared(servers)
-    return [TopicWatch(f"t{each}", "w", budget, counts=LookupCounts()) for each in range(number)]
+    """Watch topics that share an engine."""
+    engine = shared(servers)
+    return [TopicWatch(f"t{each}", "w", engine, counts=LookupCounts()) for each in range(number)]
 
 
 def end(*watches: TopicWatch) -> None:
@@ -149,21 +148,6 @@ async def test_the_leaders_of_several_partitions_are_one_line(
     ):
         answer = dataclasses.replace(led(number=1024), partitions=partitions)
         assert await logged(watch, caplog, servers, answer) == [line]
-
-
-async def test_a_failure_and_its_end_are_one_line_each(
-    watch: TopicWatch, servers: FakeServers, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    await logged(watch, caplog, servers, led(ONE))
-    assert watch.error is None
-    assert await logged(watch, caplog, servers) == [
-        "topic orders: no nsqlookupd gave a usable answer; using the leaders known so far"
-    ]
-    assert watch.error is servers.result.error
-    assert await logged(watch, caplog, servers) == []
-    assert await logged(watch, caplog, servers, led(ONE)) == ["topic orders: the lookup works again"]
-    assert await logged(watch, caplog, servers, led(ONE)) == []
 
 
 async def test_nsqds_of_a_plain_topic_come_and_go(
@@ -238,23 +222,6 @@ async def test_a_waiting_caller_ends_the_rest(usual: TopicWatch, servers: FakeSe
     assert servers.asked[1][0] - began < 0.3
     await eventually(lambda: rounds(usual) == before + 2, 100.0)
     assert servers.asked[2][0] - began < 7.0
-
-
-async def test_topics_share_the_budget_of_their_client(servers: FakeServers) -> None:
-    """Periodic lookups wait for their slots; one that a caller waits for does not."""
-    servers.answer(led(ONE))
-    topics = watches(servers, 100)
-    await eventually(lambda: all(rounds(watch) == 1 for watch in topics))
-    began = now()
-    await eventually(lambda: sum(rounds(watch) == 2 for watch in topics) == 50, 100.0)
-    assert round(now() - began) == 10  # the interval, and 50 slots
-    one, other, ended, *_ = [watch for watch in topics if rounds(watch) == 1]
-    await asyncio.gather(one.next_round(), other.next_round())
-    assert round(now() - began) == 10
-    end(ended)
-    await eventually(lambda: all(rounds(watch) == 2 for watch in topics if watch is not ended), 100.0)
-    assert round(now() - began, 1) == pytest.approx(15.0, abs=0.21)
-    end(*(watch for watch in topics if watch is not ended))
 
 
 async def test_so_many_lookups_are_in_flight_however_many_topics_wait(servers: FakeServers) -> None:

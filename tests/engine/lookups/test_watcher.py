@@ -14,6 +14,7 @@ from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy import timing
 from tests.engine.lookups.loopback import LIMIT, Fake, hang, lookup_body
+from tests.engine.lookups.scripted import until
 from tests.support.waiting import eventually, turn
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def leader_of(view: TopicView, partition: int) -> int | None:
 
 
 async def complete(watch: TopicWatch) -> TopicView:
-    return await asyncio.wait_for(watch.wait_until(is_complete), LIMIT)
+    return await asyncio.wait_for(until(watch, is_complete), LIMIT)
 
 
 def rounds(watch: TopicWatch) -> int:
@@ -135,7 +136,7 @@ async def test_the_last_good_view_outlives_every_trouble_and_a_new_one_comes_soo
         fake.answer("/lookup", b"<html>502</html>")
     else:
         fake.answer("/lookup", lookup_body({}, 2))
-    waiting = asyncio.create_task(watch.wait_until(lambda view: leader_of(view, 0) == 4170))
+    waiting = asyncio.create_task(until(watch, lambda view: leader_of(view, 0) == 4170))
     seen = rounds(watch)
     await eventually(lambda: rounds(watch) >= seen + 3)
     assert watch.view is not None
@@ -154,7 +155,7 @@ async def test_the_last_good_view_outlives_every_trouble_and_a_new_one_comes_soo
 async def test_trouble_asks_quickly_but_not_more_than_five_times_a_second(fake: Fake, start: Start) -> None:
     fake.answer("/lookup", lookup_body({0: 4150}, 2))
     watch = (await start(fake.url)).watch("orders")
-    waiters = [asyncio.create_task(watch.wait_until(is_complete)) for _ in range(20)]
+    waiters = [asyncio.create_task(until(watch, is_complete)) for _ in range(20)]
     ends = []
     for _ in range(6):
         await watch.next_round()
@@ -223,7 +224,7 @@ async def test_closing_ends_everything_at_once(fake: Fake, start: Start) -> None
     before = asyncio.all_tasks()
     lookups = await start(fake.url)
     watch = lookups.watch("orders")
-    waiting = [asyncio.create_task(watch.wait_until(is_complete)), asyncio.create_task(watch.next_round())]
+    waiting = [asyncio.create_task(until(watch, is_complete)), asyncio.create_task(watch.next_round())]
     await eventually(lambda: fake.count("/lookup") == 1)
     began = asyncio.get_running_loop().time()
     await lookups.aclose()

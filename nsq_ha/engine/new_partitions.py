@@ -18,13 +18,12 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from nsq_ha.base.unexpected import report_unexpected, without_frames
-from nsq_ha.engine.answers import MAX_LISTED_CHANNELS
+from nsq_ha.base.tasks import Tasks
+from nsq_ha.base.unexpected import without_frames
 from nsq_ha.engine.body import Body, decode_json, decoded
 from nsq_ha.engine.http import ask
 from nsq_ha.engine.observe import SILENT, Observer
@@ -42,18 +41,15 @@ from nsq_ha.options.checks import is_valid_name
 from nsq_ha.policy.growth import LedPartition, is_new, lacking, lasting
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection
 
     from nsq_ha.engine.servers import Servers
     from nsq_ha.policy.topology import Node, TopicView
 
 PATIENCE: Final = 3.0
-"""Seconds that a publish or a subscription waits for a check; then it goes on. Only a partition that lacks channels can
-need as much, if an nsqd does not answer."""
-
-REQUEST_LIMIT: Final = 3.0
-"""Seconds for one request to an nsqd, from when it is sent. The leader informs its replicas of a new channel, which
-takes 0.2 s if it is busy with hundreds."""
+"""Seconds that a publish or a subscription waits for a check, and the check for one answer of an nsqd: the leader
+informs its replicas of a new channel, which takes 0.2 s if it is busy with hundreds. Then it goes on. Only a partition
+that lacks channels can need as much."""
 
 LEADS_WITHIN: Final = 60.0
 """Seconds from the first check for which an nsqd may not lead a partition that nsqlookupd says it leads. The real
@@ -65,9 +61,6 @@ open, and it works where nsqd's HTTP cannot be reached. More partitions than tha
 
 _AT_ONCE: Final = 8
 """Requests to nsqds at the same time. More take longer on the real server: 254 channels 6.3 s with 8, 12 s with 64."""
-
-_FRESH: Final = 1.0
-"""Seconds for which an answer of an nsqd, or its failure, is used for other partitions."""
 
 _PARTITION: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 
@@ -95,8 +88,24 @@ _Held = Mapping[int, LedPartition] | NsqError
 """What a node has of a topic, or why it gave no answer."""
 
 
-class Siblings:
-    """The channels of one topic's partitions, for one client.
+class Check(msgspec.Struct, eq=False):
+    """The check of one partition.
+
+    Attributes:
+        first_at: When it was first checked.
+        began_at: When this check began.
+        error: Why it must be repeated. None if it need not be.
+        task: Ends with the check.
+    """
+
+    first_at: float
+    began_at: float
+    error: NoLeaderError | None = None
+    task: asyncio.Task[None] | None = None
+
+
+class NewPartitions:
+    """Gives new partitions of a topic the channels of the others, for one client.
 
     Args:
         topic: The topic.
@@ -122,18 +131,17 @@ class Siblings:
         self._servers = servers
         self._observer = observer
         self._channel = channel
-        self._loop = asyncio.get_running_loop()
+        self._now = asyncio.get_running_loop().time
         self._first = first
         self._request = request or self._over_http
+        self._tasks = Tasks(log)
         self._settled: set[int] = set()
-        self._overdue: set[int] = set()
-        self._began: dict[int, float] = {}  # the first check of each partition
-        self._checks: dict[int, asyncio.Task[NsqError | None]] = {}
-        self._asking: dict[Node, asyncio.Task[_Held]] = {}
+        self._checks: dict[int, Check] = {}
+        self._asked: dict[Node, tuple[float, asyncio.Task[_Held]]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._has_warned = False
 
-    def check(self, partition: int, node: Node, view: TopicView) -> asyncio.Task[NsqError | None] | None:
+    def check(self, partition: int, node: Node, view: TopicView) -> Check | None:
         """Begin to give ``partition`` the channels that it lacks, if it is new.
 
         Args:
@@ -151,55 +159,50 @@ class Siblings:
         if not self._wanted(view) or max(view.partition_num, len(view.leaders)) < 2:
             self._settled.add(partition)
             return None
-        self._began.setdefault(partition, self._loop.time())
-        known = self._checks.get(partition)
-        if known is None:
-            name = f"channels of {self._topic}-{partition}"
-            known = self._checks[partition] = self._loop.create_task(self._check(partition, node, view), name=name)
-            known.add_done_callback(lambda _: self._checks.pop(partition, None))
-        return known
+        before, now = self._checks.get(partition), self._now()
+        if before is not None and before.task is not None and not before.task.done():
+            return before
+        check = self._checks[partition] = Check(now if before is None else before.first_at, now)
+        name = f"channels of {self._topic}-{partition}"
+        check.task = self._tasks.start(self._run(check, partition, node, view), name)
+        return check
 
     async def complete(self, view: TopicView) -> NsqError | None:
         """Check all partitions of a view; return why this must be repeated. None if it need not be."""
         checks = [self.check(partition, node, view) for partition, node in view.publishable.items()]
-        errors = await asyncio.gather(*(check for check in checks if check is not None))
-        return next((error for error in errors if error is not None), None)
+        found = [check for check in checks if check is not None]
+        await asyncio.gather(*(check.task for check in found if check.task is not None))
+        return next((check.error for check in found if check.error is not None), None)
 
-    async def passed(self, partition: int, check: asyncio.Task[NsqError | None]) -> None:
-        """Wait for a check, but at most for :data:`PATIENCE`, and only once for each partition.
+    async def passed(self, check: Check) -> NoLeaderError | None:
+        """Wait for a check, but only until :data:`PATIENCE` seconds after its beginning.
 
-        Raises:
-            NoLeaderError: The node does not lead the partition yet: look up the leader again, and repeat the check.
+        Returns:
+            None to go on. If the node does not lead the partition yet, look up the leader again, and repeat the check.
         """
-        if partition not in self._overdue:
-            await asyncio.wait({check}, timeout=PATIENCE)
-        if not check.done():
-            self._overdue.add(partition)
-        elif not check.cancelled() and (error := check.result()) is not None:
-            raise error
+        if check.task is not None:
+            await asyncio.wait({check.task}, timeout=max(0.0, check.began_at + PATIENCE - self._now()))
+        return check.error
 
-    async def held(self, node: Node) -> Mapping[int, LedPartition]:
-        """Return what a node has of the topic, for the partitions that it leads. Calls within a second share an answer.
+    async def held(self, node: Node, *, is_fresh: bool = False) -> Mapping[int, LedPartition]:
+        """Return what a node has of the topic, for the partitions that it leads; those who ask meanwhile share it.
+
+        Args:
+            node: The node.
+            is_fresh: Do not use an answer that came before; else one of the last :data:`PATIENCE` seconds will do.
 
         Raises:
             NsqError: The node did not answer.
         """
-        return _given(await self._asked(node, kept_for=_FRESH))
-
-    async def _asked(self, node: Node, *, kept_for: float = 0.0) -> _Held:
-        """Ask a node what it has of the topic; those who ask meanwhile share the request.
-
-        Args:
-            node: The node.
-            kept_for: Seconds for which others share the answer, too: it may be megabytes.
-        """
-        task = self._asking.get(node)
-        if task is None:
-            task = self._asking[node] = self._loop.create_task(self._ask_held(node), name=f"channels {node.address}")
-            drop = partial(self._asking.pop, node, None)
-            task.add_done_callback(lambda _: self._loop.call_later(kept_for, drop))
+        began_at, task = self._asked.get(node, (0.0, None))
+        if task is None or (task.done() and (is_fresh or self._now() - began_at >= PATIENCE)):
+            task = self._tasks.start(self._ask_held(node), f"channels {node.address}")
+            self._asked[node] = self._now(), task
         await asyncio.wait({task})
-        return ConnectError("the request was cancelled") if task.cancelled() else task.result()
+        found = ConnectError("the request was cancelled") if task.cancelled() else task.result()
+        if isinstance(found, NsqError):
+            raise TransportError(str(found))
+        return found
 
     async def create(self, partition: int, node: Node, channel: str, *, ordered: bool, paused: bool = False) -> None:
         """Create a channel at the end of a partition; do nothing if it exists.
@@ -243,31 +246,26 @@ class Siblings:
         self.cancel()
         self._first = None
         self._settled.clear()
-        self._overdue.clear()
-        self._began.clear()
+        self._checks.clear()
+        self._asked.clear()
 
     def cancel(self) -> None:
         """End all checks soon."""
-        for task in (*self._checks.values(), *self._asking.values()):
-            task.cancel()
+        self._tasks.cancel()
 
     async def aclose(self) -> None:
         """End all checks."""
-        self.cancel()
-        await asyncio.gather(*self._checks.values(), *self._asking.values(), return_exceptions=True)
+        await self._tasks.close()
 
-    async def _check(self, partition: int, node: Node, view: TopicView) -> NsqError | None:
-        """Return why the check must be repeated. None if it need not be."""
+    async def _run(self, check: Check, partition: int, node: Node, view: TopicView) -> None:
         try:
-            await self._complete(partition, node, view)
-        except NsqError as error:
-            return without_frames(error)
-        except Exception as error:  # noqa: BLE001 - publishing goes on without the check
-            report_unexpected(log, f"channels of {self._topic}-{partition}", error)
-        self._settled.add(partition)
-        return None
+            await self._complete(check, partition, node, view)
+        except NoLeaderError as error:
+            check.error = without_frames(error)
+        else:
+            self._settled.add(partition)
 
-    async def _complete(self, partition: int, node: Node, view: TopicView) -> None:
+    async def _complete(self, check: Check, partition: int, node: Node, view: TopicView) -> None:
         """Create the channels that a partition lacks.
 
         Raises:
@@ -278,37 +276,34 @@ class Siblings:
         if there is not None and listed <= there:
             return
         try:
-            here = _given(await self._asked(node)).get(partition)
+            here = (await self.held(node, is_fresh=True)).get(partition)
         except NsqError as error:
             if there is None:
                 there = await self._servers.channels(self._topic, partition)
             self._warn(partition, listed - (there or frozenset()), error, is_certain=there is not None)
             return
         if here is None:
-            self._warn(partition, listed, self._not_yet(partition, node), is_certain=False)
-            return
-        if not listed <= here.paused.keys() and is_new(partition, here, self._first or 0):
-            await self._copy(partition, node, await self._missing(partition, here, view), view)
+            self._warn(partition, listed, self._not_yet(check, partition, node), is_certain=False)
+        elif not listed <= here.paused.keys() and is_new(partition, here, self._first or 0):
+            await self._copy(check, partition, node, await self._missing(partition, here, view), view)
 
     async def _missing(self, partition: int, here: LedPartition, view: TopicView) -> Mapping[str, bool]:
         """Return the channels that the leaders of the other partitions have, and whether they are paused."""
-        is_whole, found = len(view.leaders) >= view.partition_num, dict[str, bool]()
+        is_whole, others = len(view.leaders) >= view.partition_num, list[LedPartition]()
         for leader in dict.fromkeys(node for number, node in view.leaders.items() if number != partition):
-            try:  # one after the other: what all say together may be gigabytes
-                siblings = _given(await self._asked(leader))
+            try:
+                held = await self.held(leader, is_fresh=True)
             except NsqError:
                 is_whole = False
             else:
-                found = self._lacking(here, found, [held for number, held in siblings.items() if number != partition])
-        return found if is_whole else self._lacking(here, found, [LedPartition(1, dict.fromkeys(view.channels, False))])
+                others += [each for number, each in held.items() if number != partition]
+        if not is_whole:
+            others.append(LedPartition(1, dict.fromkeys(view.channels, False)))
+        return {name: paused for name, paused in lacking(here, others).items() if name != self._channel}
 
-    def _lacking(self, here: LedPartition, found: dict[str, bool], siblings: Iterable[LedPartition]) -> dict[str, bool]:
-        """Return the channels found so far with those that siblings have, and no more than may be created."""
-        lacked = lacking(here, [LedPartition(1, found), *siblings])
-        names = [name for name in lacked if name != self._channel]
-        return {name: lacked[name] for name in names[:MAX_LISTED_CHANNELS]}
-
-    async def _copy(self, partition: int, node: Node, missing: Mapping[str, bool], view: TopicView) -> None:
+    async def _copy(
+        self, check: Check, partition: int, node: Node, missing: Mapping[str, bool], view: TopicView
+    ) -> None:
         ordered = view.meta is not None and view.meta.ordered
         created: list[str] = []
         try:
@@ -316,7 +311,7 @@ class Siblings:
                 await self.create(partition, node, name, ordered=ordered, paused=paused)
                 created.append(name)
         except NsqError as error:
-            reason = self._not_yet(partition, node) if error.stale_leader else error
+            reason = self._not_yet(check, partition, node) if error.stale_leader else error
             self._warn(partition, missing.keys() - set(created), reason, is_certain=True)
         if created:
             log.info(
@@ -331,14 +326,14 @@ class Siblings:
         """Return the channels that each partition should have, as far as the nsqlookupds list them."""
         return lasting(name for name in view.channels if name != self._channel)
 
-    def _not_yet(self, partition: int, node: Node) -> NoLeaderError:
+    def _not_yet(self, check: Check, partition: int, node: Node) -> NoLeaderError:
         """Return the error for a node that does not lead a partition for too long.
 
         Raises:
             NoLeaderError: It may lead it soon.
         """
         error = NoLeaderError(f"nsqd {node.address} does not lead {self._topic}-{partition} yet")
-        if self._loop.time() - self._began.get(partition, 0.0) < LEADS_WITHIN:
+        if self._now() - check.first_at < LEADS_WITHIN:
             raise error
         return error
 
@@ -374,23 +369,17 @@ class Siblings:
     async def _ask_held(self, node: Node) -> _Held:
         params = {"topic": self._topic, "format": "json", "leaderOnly": "true", "needClients": "false"}
         try:
-            async with self._servers.reading:
-                return await decoded(Body(200, await self._ask("GET", node, "/stats", params)), self._led_in)
+            return await decoded(Body(200, await self._ask("GET", node, "/stats", params)), self._led_in)
         except NsqError as error:
             return without_frames(error)
 
     def _led_in(self, body: Body) -> Mapping[int, LedPartition]:
-        stats = decode_json(body.data, _Stats)
         return {
             int(entry.topic_partition): LedPartition(
                 entry.message_count,
-                {
-                    each.channel_name: each.paused
-                    for each in (entry.channels or ())[:MAX_LISTED_CHANNELS]
-                    if is_valid_name(each.channel_name)
-                },
+                {each.channel_name: each.paused for each in entry.channels or () if is_valid_name(each.channel_name)},
             )
-            for entry in stats.topics or ()
+            for entry in decode_json(body.data, _Stats).topics or ()
             if entry.topic_name == self._topic and entry.is_leader and _PARTITION.fullmatch(entry.topic_partition)
         }
 
@@ -403,15 +392,9 @@ class Siblings:
     async def _over_http(self, node: Node, method: str, path: str, params: dict[str, str]) -> bytes:
         url = node.http_url + path
         try:
-            body = await ask(self._servers.http, method, url, timeout=REQUEST_LIMIT, params=params)
+            body = await ask(self._servers.http, method, url, timeout=PATIENCE, params=params)
         except (TransportError, RemoteProtocolError) as error:
             raise type(error)(f"nsqd {node.http_url}: {error}") from error
         if body.status != 200:
             raise server_error((body.message or f"HTTP status {body.status}").encode())
         return body.data
-
-
-def _given(found: _Held) -> Mapping[int, LedPartition]:
-    if isinstance(found, NsqError):
-        raise TransportError(str(found))
-    return found

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha.engine.answers import MAX_LISTED_CHANNELS
 from nsq_ha.engine.http import new_client
+from nsq_ha.engine.new_partitions import LEADS_WITHIN, PATIENCE, NewPartitions
 from nsq_ha.engine.observe import Observer
 from nsq_ha.engine.servers import Servers
-from nsq_ha.engine.siblings import LEADS_WITHIN, PATIENCE, REQUEST_LIMIT, Siblings
 from nsq_ha.errors import NoLeaderError
 from nsq_ha.events import ChannelsMissing, Event
 from nsq_ha.policy.growth import LedPartition
@@ -78,15 +75,15 @@ class Cluster:
             channels=frozenset(channels or ["billing"]),
         )
 
-    def siblings(self, **options: Any) -> Siblings:  # noqa: ANN401 - those of Siblings
-        return Siblings(TOPIC, self.servers, self.observer, **options)
+    def parts(self, **options: Any) -> NewPartitions:  # noqa: ANN401 - those of NewPartitions
+        return NewPartitions(TOPIC, self.servers, self.observer, **options)
 
-    async def check(self, siblings: Siblings, number: int = 1, view: TopicView | None = None) -> None:
+    async def check(self, parts: NewPartitions, number: int = 1, view: TopicView | None = None) -> None:
         """Check a partition as clients do."""
         view = view or self.view()
-        task = siblings.check(number, view.leaders[number], view)
-        if task is not None:
-            await siblings.passed(number, task)
+        check = parts.check(number, view.leaders[number], view)
+        if check is not None and (error := await parts.passed(check)) is not None:
+            raise error
 
     def asked(self) -> list[tuple[str, ...]]:
         """Return what the nsqds were asked for: path, partition, channel."""
@@ -116,10 +113,10 @@ async def cluster(serve: Serve) -> AsyncIterator[Cluster]:
 
 async def test_a_partition_that_has_them_costs_one_request_to_the_nsqlookupd(cluster: Cluster) -> None:
     cluster.lists("billing", "other")
-    siblings = cluster.siblings()
+    parts = cluster.parts()
     for _ in range(2):
         for number in (0, 1):
-            await cluster.check(siblings, number)
+            await cluster.check(parts, number)
     assert cluster.lookupd.queries("/channels") == [{"topic": TOPIC, "partition": number} for number in "01"]
     assert cluster.asked() == []
 
@@ -128,8 +125,8 @@ async def test_of_many_partitions_each_leader_is_asked_once(cluster: Cluster) ->
     view = cluster.view(number=64)
     for nsqd in (0, 1):
         cluster.has(nsqd, *(partition(number, "billing") for number in range(nsqd, 64, 2)))
-    siblings = cluster.siblings()
-    await asyncio.gather(*(cluster.check(siblings, number, view) for number in range(64)))
+    parts = cluster.parts()
+    await asyncio.gather(*(cluster.check(parts, number, view) for number in range(64)))
     assert cluster.asked() == [("/stats",), ("/stats",)]
     assert cluster.lookupd.requests == []
     assert cluster.nsqds[0].queries("/stats") == [
@@ -141,7 +138,7 @@ async def test_of_many_partitions_each_leader_is_asked_once(cluster: Cluster) ->
 async def test_one_partition_and_channels_of_nobody_else_cost_nothing(
     cluster: Cluster, number: int, channel: str
 ) -> None:
-    await cluster.check(cluster.siblings(channel="own"), number - 1, cluster.view(channel, number=number))
+    await cluster.check(cluster.parts(channel="own"), number - 1, cluster.view(channel, number=number))
     assert cluster.lookupd.requests == []
     assert cluster.asked() == []
 
@@ -154,9 +151,9 @@ async def test_an_empty_partition_gets_the_channels_of_the_others(
 ) -> None:
     caplog.set_level("INFO")
     cluster.has(0, partition(0, "audit", "billing", "replay#ephemeral"))
-    siblings = cluster.siblings()
+    parts = cluster.parts()
     for _ in range(2):
-        await cluster.check(siblings, 1, cluster.view("audit", "billing", "replay#ephemeral"))
+        await cluster.check(parts, 1, cluster.view("audit", "billing", "replay#ephemeral"))
     assert cluster.asked() == [("/stats",), ("/stats",)] + [
         ("/channel/create", "1", name) for name in ("audit", "billing")
     ]
@@ -166,19 +163,19 @@ async def test_an_empty_partition_gets_the_channels_of_the_others(
 
 async def test_a_partition_in_use_is_left_alone_unless_it_came_while_the_client_ran(cluster: Cluster) -> None:
     cluster.has(1, partition(1, "other"))
-    await cluster.check(cluster.siblings())
+    await cluster.check(cluster.parts())
     assert cluster.created() == []
-    await cluster.check(cluster.siblings(first=1))
+    await cluster.check(cluster.parts(first=1))
     assert cluster.created() == [("/channel/create", "1", "billing")]
 
 
 async def test_the_number_of_partitions_at_the_first_check_counts(cluster: Cluster) -> None:
     cluster.has(1, partition(1, "other"))
     cluster.lists("other")
-    siblings = cluster.siblings()
-    await cluster.check(siblings, 0, cluster.view(number=1))
-    await cluster.check(siblings, 0)
-    await cluster.check(siblings, 1)
+    parts = cluster.parts()
+    await cluster.check(parts, 0, cluster.view(number=1))
+    await cluster.check(parts, 0)
+    await cluster.check(parts, 1)
     assert cluster.created() == [("/channel/create", "1", "billing")]
 
 
@@ -186,7 +183,7 @@ async def test_the_number_of_partitions_at_the_first_check_counts(cluster: Clust
 async def test_it_gets_what_the_leaders_have_and_if_one_is_not_asked_what_the_nsqlookupd_lists(
     cluster: Cluster, case: str
 ) -> None:
-    view, siblings = cluster.view("billing", "deleted"), cluster.siblings()
+    view, parts = cluster.view("billing", "deleted"), cluster.parts()
     created = ["billing"]
     if case == "behind":  # the nsqlookupd does not list it yet
         cluster.has(1, partition(1, "billing", messages=0))
@@ -198,20 +195,20 @@ async def test_it_gets_what_the_leaders_have_and_if_one_is_not_asked_what_the_ns
         view, created = replace(view, leaders={1: cluster.nodes[1]}), ["billing", "deleted"]
     elif case == "own":  # the consumer creates it by subscribing
         cluster.has(0, partition(0, "billing", "own"))
-        siblings, view = cluster.siblings(channel="own"), cluster.view("billing", "own")
+        parts, view = cluster.parts(channel="own"), cluster.view("billing", "own")
     elif case == "uncertain":  # the number is not accepted yet
         view = replace(view, meta=TopicMeta(1))
-    await cluster.check(siblings, 1, view)
+    await cluster.check(parts, 1, view)
     assert cluster.created() == [("/channel/create", "1", name) for name in created]
 
 
 async def test_a_deleted_topic_begins_again(cluster: Cluster) -> None:
-    siblings = cluster.siblings(first=1)
-    await cluster.check(siblings)
+    parts = cluster.parts(first=1)
+    await cluster.check(parts)
     assert len(cluster.created()) == 1
-    siblings.forget()
+    parts.forget()
     cluster.has(1, partition(1, "other"))
-    await cluster.check(siblings)
+    await cluster.check(parts)
     assert cluster.lookupd.count("/channels") == 2
     assert len(cluster.created()) == 1, "it is as old as the others now"
 
@@ -219,25 +216,26 @@ async def test_a_deleted_topic_begins_again(cluster: Cluster) -> None:
 async def test_so_does_the_time_within_which_its_leaders_must_lead(cluster: Cluster) -> None:
     """A partition that had waited for its leader before was used without its channels when the topic came back."""
     cluster.has(1)
-    siblings = cluster.siblings()
+    parts = cluster.parts()
     for _ in range(2):
         with pytest.raises(NoLeaderError):
-            await cluster.check(siblings)
+            await cluster.check(parts)
         await dawdle(LEADS_WITHIN)
-        siblings.forget()
+        parts.forget()
 
 
 async def test_so_does_a_check_that_runs_meanwhile(cluster: Cluster) -> None:
     """Its outcome counted for the new topic, whose partition then never got the channels."""
     cluster.nsqds[1].behave = hang
-    siblings, view = cluster.siblings(), cluster.view()
-    check = siblings.check(1, view.leaders[1], view)
+    parts, view = cluster.parts(), cluster.view()
+    check = parts.check(1, view.leaders[1], view)
     await eventually(lambda: cluster.lookupd.count("/channels"))
-    siblings.forget()
+    parts.forget()
     cluster.nsqds[1].behave = None
     assert check is not None
-    await asyncio.wait({check})
-    await cluster.check(siblings)
+    assert check.task is not None
+    await asyncio.wait({check.task})
+    await cluster.check(parts)
     assert cluster.created() == [("/channel/create", "1", "billing")]
 
 
@@ -255,7 +253,7 @@ async def test_it_is_made_as_it_is_elsewhere(
 ) -> None:
     """Setting the state makes an ordered channel known to the replicas, which the leader alone does too late."""
     cluster.has(0, partition(0, "billing", paused=paused))
-    await cluster.check(cluster.siblings(), 1, cluster.view(ordered=ordered))
+    await cluster.check(cluster.parts(), 1, cluster.view(ordered=ordered))
     assert cluster.asked()[2:] == [(f"/channel/{action}", "1", "billing") for action in actions]
     orders = [query.get("order") for _, path, query in cluster.nsqds[1].requests if path == "/channel/setorder"]
     assert orders == ["true"] * ordered
@@ -271,10 +269,10 @@ async def test_what_is_not_permitted_is_said_once_and_then_it_goes_on(
 ) -> None:
     cluster.has(1, partition(1, messages=0), partition(3, messages=0))
     cluster.nsqds[1].answer("/channel/create", NOT_ALLOWED, 403)
-    siblings = cluster.siblings()
+    parts = cluster.parts()
     for _ in range(2):
         for number in (1, 3):
-            await cluster.check(siblings, number, cluster.view(number=4))
+            await cluster.check(parts, number, cluster.view(number=4))
     assert caplog.messages == [
         (
             "orders-1 lacks channels of the topic's other partitions, which cannot be created (channel billing not"
@@ -294,7 +292,7 @@ async def test_without_nsqds_http_a_healthy_topic_is_silent(cluster: Cluster, ca
     cluster.lists("billing")
     for fake in cluster.nsqds:
         await fake.stop()
-    await cluster.check(cluster.siblings(), 1, cluster.view(number=64))
+    await cluster.check(cluster.parts(), 1, cluster.view(number=64))
     assert caplog.messages == []
     assert cluster.missing() == []
 
@@ -307,7 +305,7 @@ async def test_another_way_to_ask_nsqds_is_used_if_it_is_given(cluster: Cluster)
         asked.append((node, method, path))
         return b"" if method == "POST" else json.dumps({"topics": [partition(1, messages=0)]}).encode()
 
-    await cluster.check(cluster.siblings(request=request), 1, replace(cluster.view(), leaders={1: cluster.nodes[1]}))
+    await cluster.check(cluster.parts(request=request), 1, replace(cluster.view(), leaders={1: cluster.nodes[1]}))
     assert asked == [(cluster.nodes[1], "GET", "/stats"), (cluster.nodes[1], "POST", "/channel/create")]
     assert cluster.asked() == []
 
@@ -318,7 +316,7 @@ async def test_without_nsqds_http_a_lack_is_said(
 ) -> None:
     for fake in (*cluster.nsqds, *([] if lookupd else [cluster.lookupd])):
         await fake.stop()
-    await cluster.check(cluster.siblings())
+    await cluster.check(cluster.parts())
     said = "orders-1 lacks" if lookupd else "orders-1 may lack"
     assert said in caplog.messages[-1]
     assert "Connection refused" in caplog.messages[-1]
@@ -327,32 +325,32 @@ async def test_without_nsqds_http_a_lack_is_said(
 
 async def test_tls_that_is_required_is_the_reason(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     cluster.nsqds[1].answer("/stats", {"message": "TLS_REQUIRED"}, 403)
-    await cluster.check(cluster.siblings())
+    await cluster.check(cluster.parts())
     assert "(TLS_REQUIRED)" in caplog.messages[-1]
 
 
 async def test_a_caller_waits_for_a_limited_time_and_once(cluster: Cluster) -> None:
     loop = asyncio.get_running_loop()
     cluster.nsqds[1].behave = hang
-    siblings = cluster.siblings()
+    parts = cluster.parts()
     for expected in (PATIENCE, 0.0):
         began = loop.time()
-        await cluster.check(siblings)
+        await cluster.check(parts)
         assert loop.time() - began == pytest.approx(expected, abs=0.05)
     await eventually(cluster.missing)
-    assert f"no complete answer within {REQUEST_LIMIT:g} s" in cluster.missing()[0].reason
-    assert siblings.check(1, cluster.nodes[1], cluster.view()) is None
-    await siblings.aclose()
+    assert f"no complete answer within {PATIENCE:g} s" in cluster.missing()[0].reason
+    assert parts.check(1, cluster.nodes[1], cluster.view()) is None
+    await parts.aclose()
 
 
 async def test_channels_are_created_even_if_nobody_waits_any_more(cluster: Cluster) -> None:
     for fake in cluster.nsqds:  # one is asked after the other
         fake.delay = 0.6 * PATIENCE
-    siblings = cluster.siblings()
-    await cluster.check(siblings)
+    parts = cluster.parts()
+    await cluster.check(parts)
     assert cluster.created() == []
     await eventually(cluster.created)
-    await siblings.aclose()
+    await parts.aclose()
 
 
 async def test_a_node_that_does_not_lead_yet_is_an_error_that_passes(
@@ -360,16 +358,16 @@ async def test_a_node_that_does_not_lead_yet_is_an_error_that_passes(
 ) -> None:
     """A lookup names the leader of a new partition up to a minute before it takes the part."""
     cluster.has(1, partition(1, leads=False))
-    siblings = cluster.siblings()
+    parts = cluster.parts()
     for _ in range(2):
         with pytest.raises(NoLeaderError, match=r"127\.0\.0\.1:2 does not lead orders-1 yet"):
-            await cluster.check(siblings)
+            await cluster.check(parts)
     cluster.has(1, partition(1, messages=0))
     cluster.nsqds[1].answer("/channel/create", {"message": "E_FAILED_ON_NOT_LEADER"}, 400)
     with pytest.raises(NoLeaderError):
-        await cluster.check(siblings)
+        await cluster.check(parts)
     cluster.nsqds[1].answer("/channel/create", b"")
-    await cluster.check(siblings)
+    await cluster.check(parts)
     assert len(cluster.created()) == 2
     assert caplog.messages == []
 
@@ -379,48 +377,27 @@ async def test_a_node_that_never_leads_does_not_hold_up_for_ever(
 ) -> None:
     """Another server may answer at the port that nsqlookupd names."""
     cluster.has(1)
-    siblings = cluster.siblings()
+    parts = cluster.parts()
     with pytest.raises(NoLeaderError):
-        await cluster.check(siblings)
+        await cluster.check(parts)
     await dawdle(LEADS_WITHIN)
-    await cluster.check(siblings)
+    await cluster.check(parts)
     assert "orders-1 may lack" in caplog.messages[-1]
 
 
 async def test_closing_ends_the_checks(cluster: Cluster) -> None:
     cluster.nsqds[1].behave = hang
-    siblings = cluster.siblings()
-    check = siblings.check(1, cluster.nodes[1], cluster.view())
+    parts = cluster.parts()
+    check = parts.check(1, cluster.nodes[1], cluster.view())
     assert check is not None
     await eventually(lambda: cluster.lookupd.count("/channels"))
-    await siblings.aclose()
-    assert check.cancelled()
-    await siblings.passed(1, check)
+    await parts.aclose()
+    assert check.task is not None
+    assert check.task.cancelled()
+    assert await parts.passed(check) is None
 
 
 # ---------------------------------------------------------------- what a node has
-
-
-async def test_what_an_nsqd_lists_without_end_is_created_in_part(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    parts = [partition(each, *(f"channel{each}_{n}" for n in range(10_000))) for each in range(0, 18, 2)]
-    stats = [json.dumps({"topics": led}).encode() for led in (parts, [partition(1, messages=0)])]
-    created = 0
-
-    async def request(node: Node, method: str, path: str, params: dict[str, str]) -> bytes:
-        nonlocal created
-        await asyncio.sleep(0)  # an answer takes a turn of the loop at least
-        created += path == "/channel/create"
-        return stats[cluster.nodes.index(node)] if path == "/stats" else b""
-
-    siblings = cluster.siblings(request=request)
-    check = siblings.check(1, cluster.nodes[1], cluster.view())
-    assert check is not None
-    await check
-    assert created == MAX_LISTED_CHANNELS
-    assert max(len(record.getMessage()) for record in caplog.records) < 1_000
 
 
 async def test_what_makes_no_sense_is_left_out(cluster: Cluster) -> None:
@@ -432,36 +409,7 @@ async def test_what_makes_no_sense_is_left_out(cluster: Cluster) -> None:
         partition(4) | {"channels": None},
     ]
     cluster.has(0, *strange)
-    assert await cluster.siblings().held(cluster.nodes[0]) == {
+    assert await cluster.parts().held(cluster.nodes[0]) == {
         0: LedPartition(5, {"billing": False}),
         4: LedPartition(5, {}),
     }
-
-
-async def test_what_many_nsqds_say_is_not_kept_together(cluster: Cluster) -> None:
-    """An nsqlookupd that names one hostile nsqd 60 times took 493 MiB, and 8 more for each other one."""
-    nodes = {number: Node("127.0.0.1", 1000 + number, 1) for number in range(50)}
-    most, created = 0, list[str]()
-
-    def alive() -> int:
-        gc.collect()
-        return sum(isinstance(each, LedPartition) for each in gc.get_objects())
-
-    before = alive()  # those that other tests have left
-
-    async def request(node: Node, method: str, path: str, params: dict[str, str]) -> bytes:
-        nonlocal most
-        number = node.tcp_port - 1000
-        if path == "/stats":
-            most = max(most, alive() - before)
-            names = [f"c{number}_{each}" for each in range(9)] if number != 1 else []
-            return json.dumps({"topics": [partition(number, *names, messages=5 * (number != 1))]}).encode()
-        created.append(params["channel"])
-        return b""
-
-    view = TopicView(TOPIC, TopicMeta(50), nodes, complete=True, exists=True, channels=frozenset({"wanted"}))
-    task = cluster.siblings(first=0, request=request).check(1, nodes[1], view)
-    assert task is not None
-    assert await task is None
-    assert len(set(created)) == 49 * 9
-    assert most < 30
