@@ -336,13 +336,10 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
         If the consumer was closed inside the block and requeued the message, this logs a warning.
         """
-        if not self.answered:
-            if kind is None:
-                self.finish()
-            elif issubclass(kind, Exception) or not self._is_left_open():
-                self.requeue()
-        elif kind is None and self.returned is not None:
-            self._answered_before("finish")
+        if self.answered or kind is None or issubclass(kind, Exception):
+            self.__exit__(kind, error, trace)
+        elif not self._is_left_open():
+            self.requeue()
 
     def _is_left_open(self) -> bool:
         """Return whether the consumer takes over a message whose block was cancelled, since closing is no failure."""

@@ -126,14 +126,14 @@ class Answering:
         return orphan is not None and orphan[0] is message and orphan[1] is State.GIVING_UP
 
     @property
-    def unanswered(self) -> int:
-        """Number of messages that nobody has answered, without those that wait here for their REQ."""
-        return sum(message.state in UNANSWERED for conn in self.conns for message in conn.messages.values())
+    def unanswered(self) -> list[Message]:
+        """The messages that nobody has answered, without those that wait here for their REQ."""
+        return self.in_state(*UNANSWERED)
 
     def held_bytes(self) -> int:
         """Return the bytes of all bodies that wait here, or were handed out; may be asked from any thread."""
         orphans = [each for one in tuple(self.partitions.values()) for each, _ in tuple(one.orphans.values())]
-        return sum(len(message.body) for message in (*self.in_state(*UNANSWERED), *orphans))
+        return sum(len(message.body) for message in (*self.unanswered, *orphans))
 
     def expanded_bytes(self) -> int:
         """Return the bytes of bodies that were compressed, and are being worked on."""
@@ -204,12 +204,8 @@ class Answering:
         if conn.recorded:
             recorded, conn.recorded = conn.recorded, []
             for message in recorded:
-                self._settled(message, now)
+                self.pause_changed(self.pause.finished(message, now), now)
         return ids
-
-    def _settled(self, message: Message, now: float) -> None:
-        """Let the pause know of a finished message."""
-        self.pause_changed(self.pause.finished(message, now), now)
 
     def pause_changed(self, has_changed: bool, now: float) -> None:
         """Follow a change of the pause; the machine does."""
@@ -234,7 +230,7 @@ class Answering:
         else:
             self.remember(partition, message.id, stamp_of(message), now)
         if self.pause.records:
-            self._settled(message, now)
+            self.pause_changed(self.pause.finished(message, now), now)
 
     def _current(self, message: Message) -> Message | None:
         """Return the delivery that an answer is for: a later one in the queue, if nsqd has delivered the message again.

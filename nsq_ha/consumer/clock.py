@@ -37,9 +37,6 @@ _MOST: Final = 0.5
 _REST: Final = 0.02
 """Seconds to pause after a block of ``_LONG``: opening a connection takes some round trips."""
 
-_JUMP: Final = 86_400.0
-"""Seconds beyond which somebody has set the clock: no event loop is blocked for a day."""
-
 _SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 """Nanoseconds for which the thread ran, and for which it could have run and waited for a CPU (Linux)."""
 
@@ -95,7 +92,7 @@ class LoopClock:
     def blocked_for(self, now: float) -> float:
         """Return for how many seconds the loop has been blocked; 0 if it probably was not."""
         blocked = now - self._ticked - TICK
-        return blocked if TICK < blocked < _JUMP else 0.0
+        return blocked if blocked > TICK else 0.0
 
     def arrival(self, now: float) -> float:
         """Return the earliest time at which data read now may have been sent: ``now`` if the loop was not blocked.

@@ -24,10 +24,9 @@ async def drain(shell: ConsumerShell) -> None:
     while not machine.subscriptions.are_stopped:
         shell.changed.clear()
         await shell.changed.wait()
-    machine.return_failed(monotonic())
-    left, queued = machine.returned(), machine.in_state(State.QUEUED)
-    waits = _may_answer(shell) and machine.unanswered > len(left) + len(queued)
-    for message in (*left, *queued):
+    waits = bool(machine.handed_out() or machine.in_state(State.GIVING_UP))
+    machine.return_left(monotonic(), waits=waits)
+    for message in machine.in_state(State.QUEUED):
         machine.hand_back(message, monotonic(), waits=waits)
     while True:
         shell.drain()
@@ -35,9 +34,7 @@ async def drain(shell: ConsumerShell) -> None:
             return
         shell.changed.clear()
         await shell.changed.wait()
-        for message in machine.returned():
-            machine.hand_back(message, monotonic())
-        machine.return_failed(monotonic())
+        machine.return_left(monotonic())
 
 
 def _may_answer(shell: ConsumerShell) -> bool:

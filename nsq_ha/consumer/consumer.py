@@ -297,10 +297,8 @@ class Consumer(SingleUseClient):
 
     def _unanswered_by_nsqd(self) -> str:
         """Return how many messages of which nsqds are unanswered."""
-        counts: Counter[str] = Counter()
-        for conn in self._shell.machine.conns:
-            counts[conn.source.nsqd] += sum(1 for _ in conn.unanswered)
-        named = ", ".join(f"{count} of {nsqd}" for nsqd, count in sorted(counts.items()) if count)
+        counts = Counter(message.nsqd for message in self._shell.machine.unanswered)
+        named = ", ".join(f"{count} of {nsqd}" for nsqd, count in sorted(counts.items()))
         return named or "none, but an nsqd did not answer CLS"
 
     async def _end(self) -> None:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _WINDOW: Final = 0.01
 """Seconds of iteration that are measured together."""
 
-_WORTH_A_RAISE: Final = 1.25
-_WORTH_A_CUT: Final = 0.75
+_WORTH: Final = 0.25
+"""Share of a limit by which a change is worth an RDY."""
 
 
 class Flow:
@@ -173,7 +173,7 @@ class Flow:
         self._body.seen(body_bytes)
         fitting = ready.fitting(self.max_in_flight, self.max_bytes, self._body.bytes)
         # Not for each byte: send RDY if the number falls, or rises enough.
-        if fitting < self._fitting or fitting == self.max_in_flight or fitting >= self._fitting * _WORTH_A_RAISE:
+        if fitting < self._fitting or fitting == self.max_in_flight or fitting >= self._fitting * (1 + _WORTH):
             self._fit()
             self.due(now)
 
@@ -304,8 +304,8 @@ class Flow:
         limit, before = self._fitting if count is None else min(self._fitting, count), self._limit
         # Send RDY only for a change that matters, or if nothing would arrive without it.
         if (
-            limit >= before * _WORTH_A_RAISE
-            or limit <= before * _WORTH_A_CUT
+            limit >= before * (1 + _WORTH)
+            or limit <= before * (1 - _WORTH)
             or (limit > before and (count is None or self.counted(now) >= before))
         ):
             self._limit = limit

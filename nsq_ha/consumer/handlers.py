@@ -17,6 +17,7 @@ from typing import Any, Final, Self, overload
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.threads import HandlerThreads, is_async
+from nsq_ha.consumer.clock import LONGEST_RUN
 from nsq_ha.consumer.handing import Hands, Messages
 from nsq_ha.consumer.inflight import conn_of
 from nsq_ha.engine import observe
@@ -29,9 +30,6 @@ from nsq_ha.options.values import check_takes_one
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 _watched: Final = observe.watched
-
-_LONG: Final = 0.05
-"""Handling for this many seconds is reported immediately."""
 
 _MANY: Final = 64
 """Number of messages whose handling times are reported together."""
@@ -114,7 +112,7 @@ class Handling:
             BaseException: A handler raised it, and it is no ``Exception``.
         """
         # __anext__ may await: let one worker at a time take messages, to keep their order.
-        taking = asyncio.Lock() if concurrency > 1 else None
+        taking = asyncio.Lock()
         self._threads = HandlerThreads(concurrency)
         try:
             async with asyncio.TaskGroup() as group:
@@ -127,10 +125,10 @@ class Handling:
             if self._count:
                 self._report()
 
-    def _begin_worker(self, group: asyncio.TaskGroup, taking: asyncio.Lock | None) -> None:
+    def _begin_worker(self, group: asyncio.TaskGroup, taking: asyncio.Lock) -> None:
         self._workers.add(group.create_task(self._work_or_end(group, taking), context=self._context.copy()))
 
-    async def _work_or_end(self, group: asyncio.TaskGroup, taking: asyncio.Lock | None) -> None:
+    async def _work_or_end(self, group: asyncio.TaskGroup, taking: asyncio.Lock) -> None:
         """Work; an error ends all workers at once, and :meth:`run` raises it.
 
         A SystemExit that left a task would end the event loop, with the consumer open.
@@ -157,7 +155,7 @@ class Handling:
         # Not `==`: the values are the application's.
         return len(now) == len(before) and (not before or all(now.get(key) is each for key, each in before.items()))
 
-    async def _work(self, worker: asyncio.Task[Any], taking: asyncio.Lock | None) -> None:
+    async def _work(self, worker: asyncio.Task[Any], taking: asyncio.Lock) -> None:
         """Handle messages until one changed the context variables, of which the next one must see nothing.
 
         Raises:
@@ -167,19 +165,16 @@ class Handling:
         self._ended = monotonic()
         while self._is_clean():
             # If another worker takes a message or waits for one, wait for the lock.
-            is_busy = not self._shell.machine.queue or (taking is not None and taking.locked())
+            is_busy = not self._shell.machine.queue or taking.locked()
             message = None if is_busy else self._messages.take_now()
             if message is None:
-                message = await (anext(self._messages) if taking is None else self._take(taking))
+                async with taking:
+                    message = await anext(self._messages)
                 self._ended = monotonic()
-            if taking is None or not conn_of(message).is_ordered:
-                await self._handle(message, worker)
-            else:
+            if conn_of(message).is_ordered:
                 await self._handle_in_order(message, worker)
-
-    async def _take(self, taking: asyncio.Lock) -> Message:
-        async with taking:
-            return await anext(self._messages)
+            else:
+                await self._handle(message, worker)
 
     async def _handle_in_order(self, message: Message, worker: asyncio.Task[Any]) -> None:
         partition = message.partition
@@ -208,8 +203,8 @@ class Handling:
                 self._ended = now = monotonic()
                 self._seconds += now - began
                 self._count += 1
-                if self._seconds > _LONG or self._count >= _MANY:
-                    if now - began > _LONG and self._shell.clock.blocked_for(now):
+                if self._seconds > LONGEST_RUN or self._count >= _MANY:
+                    if now - began > LONGEST_RUN and self._shell.clock.blocked_for(now):
                         self._shell.clock.suspect = self._name
                     self._report()
         except BaseException as error:

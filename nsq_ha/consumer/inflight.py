@@ -18,8 +18,6 @@ from nsq_ha.policy.timing import Outage
 from nsq_ha.policy.topology import Node, TopicMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nsq_ha.errors import NsqError
     from nsq_ha.policy.redelivery import Stamp
     from nsq_ha.policy.tls_renewal import Lifetime
@@ -310,11 +308,6 @@ class Subscription:
     def seen(self) -> Seen:
         """What it delivers, for sharing RDY."""
         return Seen(self.ready, len(self.messages), self.peak, self.delivered)
-
-    @property
-    def unanswered(self) -> Iterator[Message]:
-        """The messages that nobody has answered, the first one first; without those that wait for their REQ."""
-        return (message for message in tuple(self.messages.values()) if message.state in UNANSWERED)
 
     def deadline_from(self, sent_at: float) -> float:
         """Return when nsqd requeues a message that it sent then."""

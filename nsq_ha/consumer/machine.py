@@ -125,9 +125,10 @@ class ConsumerMachine(Returns):
                 held[message.id] = message
                 kept.append(message)
         conn.peak = max(conn.peak, len(held))
-        if len(held) > conn.ready:  # else no more than ``max_in_flight`` are in flight
-            self._weigh()
+        if len(held) > conn.ready:
             self.end_flood(conn, now)
+        if len(held) > conn.ready or len(self.partitions) > 1:
+            self._weigh(now)
         if not kept:
             return
         self.flow.arrived(len(kept[-1].body), now)
@@ -150,9 +151,9 @@ class ConsumerMachine(Returns):
         )
         self.actions.append(Flooded(conn, reason))
 
-    def _weigh(self) -> None:
+    def _weigh(self, now: float) -> None:
         """Look whether more is in flight than may be with handlers and tasks at once: RDY may have moved."""
-        self._is_over = self._is_over or 0 < self.flow.max_in_flight < self.flow.in_flight
+        self._is_over = self._is_over or 0 < self.flow.max_in_flight < self.flow.counted(now)
 
     def _is_known(self, conn: Subscription, message: Message, now: float) -> bool:
         """Return whether a message was finished before, or somebody has it who certainly answers it."""
@@ -302,7 +303,7 @@ class ConsumerMachine(Returns):
     def set_max_in_flight(self, count: int, now: float) -> None:
         """Change ``max_in_flight``; 0 pauses."""
         self.flow.set(count, now)
-        self._weigh()
+        self._weigh(now)
         self.wakes = True
 
     def limit_rate(self, per_second: float | None, now: float) -> None:

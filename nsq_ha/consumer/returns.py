@@ -213,15 +213,14 @@ class Returns(Answering):
                 taker.is_over = True
         self.wakes = True
 
-    def returned(self) -> list[Message]:
-        """Return the messages of tasks that leave or have ended, without those that an exception ended."""
-        return [each for each in self.in_state(State.HANDED_OUT) if _is_left(taker_of(each), has_failed=False)]
-
-    def return_failed(self, now: float) -> None:
-        """Requeue the messages of tasks that an exception has ended."""
+    def return_left(self, now: float, *, waits: bool = True) -> None:
+        """Return the messages of tasks that leave or have ended; those of tasks that an exception ended have failed."""
         for message in self.in_state(State.HANDED_OUT):
-            if _is_left(taker_of(message), has_failed=True):
+            taker = taker_of(message)
+            if taker.is_over and taker.has_failed:
                 self.give_back(message, CLOSED, now)
+            elif taker.is_over:
+                self.hand_back(message, now, waits=waits)
 
     def hand_back(self, message: Message, now: float, *, waits: bool = True) -> None:
         """Return a message of a closing consumer that nobody will answer.
@@ -254,7 +253,3 @@ class Returns(Answering):
         for message in tuple(conn.messages.values()):
             if not message.answered:
                 self.give_back(message, CLOSED, now)
-
-
-def _is_left(taker: Recipient, *, has_failed: bool) -> bool:
-    return taker.is_over and taker.has_failed is has_failed

@@ -266,6 +266,7 @@ class ConsumerShell:
             for action in actions:
                 self.acts[type(action)](action)
             self.changed.set()
+            wake_at = machine.wake_at
         if machine.wakes:
             machine.wakes = False
             self.wake()

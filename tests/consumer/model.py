@@ -562,18 +562,15 @@ class World:
         machine.close(self.now)
         self.drain()
         assert machine.take(self.handlers, self.now) is None
-        machine.return_failed(self.now)
-        left, queued = machine.returned(), machine.in_state(State.QUEUED)
-        waits = machine.unanswered > len(left) + len(queued)
-        for message in (*left, *queued):
+        waits = bool(machine.handed_out() or machine.in_state(State.GIVING_UP))
+        machine.return_left(self.now, waits=waits)
+        for message in machine.in_state(State.QUEUED):
             machine.hand_back(message, self.now, waits=waits)
         self.drain()
         while self.handling:
             self.chance.choice((self.step_finishes, self.step_is_cancelled))()
             self.drain()
-            for message in machine.returned():
-                machine.hand_back(message, self.now)
-            machine.return_failed(self.now)
+            machine.return_left(self.now)
             self.drain()
         left_over = {m.returned or m.state for c in machine.conns for m in c.messages.values() if not m.answered}
         assert left_over <= {CLOSED, State.HANDED_OUT, State.GIVING_UP}, left_over

@@ -240,11 +240,10 @@ def test_a_close_soon_after_an_interruption_was_a_shutdown() -> None:
     driven.machine.interrupted(take(driven), driven.now)
     other = take(driven)
     driven.machine.close(driven.now)
-    (left,) = driven.machine.returned()
-    driven.machine.hand_back(left, driven.now, waits=True)
+    driven.machine.return_left(driven.now)
     driven.machine.take_back(other, "its handler was cancelled", driven.now)
     driven.machine.take_back(other, "answered already", driven.now)
-    assert driven.machine.unanswered == 0
+    assert driven.machine.unanswered == []
     assert driven.took(HasFailed) == []
 
 
@@ -259,7 +258,7 @@ def test_a_failed_task_returns_what_it_has_and_a_plain_nsqd_gets_all_back() -> N
     gone.is_over = gone.has_failed = True
     driven.machine.close(driven.now)
     assert conn.kept == (3, 3)
-    driven.machine.return_failed(driven.now)
+    driven.machine.return_left(driven.now)
     assert len(conn.messages) == 2
     driven.machine.cut_off(conn, driven.now)
     driven.machine.reject(conn)
