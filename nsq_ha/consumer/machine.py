@@ -125,9 +125,8 @@ class ConsumerMachine(Returns):
                 held[message.id] = message
                 kept.append(message)
         conn.peak = max(conn.peak, len(held))
-        if len(held) > conn.ready:
-            self.end_flood(conn, now)
         if len(held) > conn.ready or len(self.partitions) > 1:
+            self.end_flood(conn, now)
             self._weigh(now)
         if not kept:
             return
@@ -141,6 +140,8 @@ class ConsumerMachine(Returns):
 
         What nsqd has timed out does not count, since it may send as much again.
         """
+        if len(conn.messages) <= conn.ready:
+            return
         held, most = [message for message in conn.messages.values() if now <= message.deadline], conn.most
         is_number_allowed = len(held) <= most + max(_LEAST_MARGIN, most // 4)
         if is_number_allowed and sum(len(message.body) for message in held) <= self.flow.max_bytes + MARGIN_BYTES:
