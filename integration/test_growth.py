@@ -22,7 +22,7 @@ from integration.cluster import LOOKUPD_VARIABLE, ClusterUnderTest
 from integration.reading import LIMIT, eventually
 from nsq_ha import ConfigError, Consumer, Producer
 from nsq_ha.admin import AdminClient
-from nsq_ha.engine import siblings
+from nsq_ha.engine import new_partitions
 from tests.support.full import FULL
 from tests.support.waiting import dawdle
 from tests.support.web import NO_CERTIFICATES
@@ -43,8 +43,7 @@ BURST: Final = 3000 if IS_LONG else 1000
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for channels for as long as a busy machine takes to create them, and not for a moment only."""
-    monkeypatch.setattr(siblings, "PATIENCE", LIMIT)
-    monkeypatch.setattr(siblings, "REQUEST_LIMIT", LIMIT)
+    monkeypatch.setattr(new_partitions, "PATIENCE", LIMIT)
 
 
 @pytest.mark.timeout(900)  # twice the two minutes for which new partitions of a real cluster may have no leader
