@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from nsq_ha.admin import plain
 from nsq_ha.admin.bounded import Bounded
@@ -62,8 +62,8 @@ _SETTINGS: Final[Mapping[str, _Setting]] = {
     "partitions": _Setting("partition_num", "partition_num"),
     "replicas": _Setting("replicator", "replica"),
     "ordered": _Setting("orderedmulti", "ordered"),
-    "multi_part": _Setting("multipart", "multi_part"),
     "extended": _Setting("extend", "extend_support"),
+    "multi_part": _Setting("multipart", "multi_part"),
     "retention_days": _Setting("retention", ""),
     "sync_every": _Setting("syncdisk", ""),
     "disable_channel_auto_create": _Setting("disable_channel_auto_create", "disable_channel_auto_create"),
@@ -295,7 +295,9 @@ class TopicAdmin(AdminBase):
                 if not view.exists:
                     raise TopicNotFoundError(f"topic {topic!r} does not exist")
                 behind = [
-                    name for name, present in _shown(view.meta) if wanted.get(name, present) not in (None, present)
+                    name
+                    for name, present in settings_of(view.meta).items()
+                    if wanted.get(name, present) not in (None, present)
                 ]
                 if not behind and (not extended or await self._leading.is_shown(view, "extended")):
                     return view
@@ -367,7 +369,7 @@ class TopicAdmin(AdminBase):
             return "they cannot be compared now (nsqlookupd shows none)"
         return "; ".join(
             f"{name} is {present}, not {asked[name]}"
-            for name, present in _shown(meta)
+            for name, present in settings_of(meta).items()
             if asked[name] not in (None, present)
         )
 
@@ -378,9 +380,9 @@ def _params(settings: Mapping[str, object]) -> dict[str, str]:
     return {wire: str(value).lower() for wire, value in given}
 
 
-def _shown(meta: TopicMeta | None) -> list[tuple[str, object]]:
+def settings_of(meta: TopicMeta | None) -> dict[str, Any]:
     """Return the settings that nsqlookupd shows; None for those that it does not."""
-    return [(name, getattr(meta, setting.meta, None)) for name, setting in _SETTINGS.items() if setting.meta]
+    return {name: getattr(meta, setting.meta, None) for name, setting in _SETTINGS.items() if setting.meta}
 
 
 def _in_range(name: str, value: object) -> None:

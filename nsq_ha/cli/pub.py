@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
+import msgspec
 
 from nsq_ha.cli.inputs import (
     BadLine,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.message import OutgoingMessage, Receipt
     from nsq_ha.options.keywords import ProducerOptions
+    from nsq_ha.policy.topology import TopicMeta
 
 _TAIL_GROWTH: Final = 8
 """How much longer a line of tail may be than its message; control characters take six bytes."""
@@ -134,14 +136,7 @@ async def _pub(topic: str, cluster: ClusterAccess, stream: BinaryIO, options: Pu
     if options.timeout is not None:
         chosen["publish_timeout"] = options.timeout
     async with cluster.producer(**chosen) as producer:
-        publisher = LinePublisher(
-            producer,
-            topic,
-            options,
-            is_plain=found.meta is None,
-            is_ordered=found.meta is not None and found.meta.ordered,
-            is_extended=found.meta is not None and found.meta.extend_support,
-        )
+        publisher = LinePublisher(producer, topic, found.meta, options)
         began = time.monotonic()
         try:
             with Progress("published") as progress:
@@ -205,10 +200,8 @@ class LinePublisher:
     Args:
         producer: Keeps the messages of each key in order.
         topic: The topic.
+        meta: Its settings. None on a plain cluster: receipts have no partition.
         options: The command's options.
-        is_plain: The cluster is a plain one, so receipts have no partition.
-        is_ordered: The topic is ordered.
-        is_extended: The topic is extended, so receipts of a batch have no ids.
 
     Attributes:
         lines: Number of lines taken, without empty ones.
@@ -218,16 +211,7 @@ class LinePublisher:
         maybe_stored: Number of failed lines that may be stored.
     """
 
-    def __init__(
-        self,
-        producer: Producer,
-        topic: str,
-        options: PubOptions,
-        *,
-        is_plain: bool = False,
-        is_ordered: bool = False,
-        is_extended: bool = False,
-    ) -> None:
+    def __init__(self, producer: Producer, topic: str, meta: TopicMeta | None, options: PubOptions) -> None:
         self.lines: int = 0
         self.empty: int = 0
         self.stored: int = 0
@@ -236,10 +220,11 @@ class LinePublisher:
         self._producer = producer
         self._topic = topic
         self._options = options
-        self._inputs = dataclasses.replace(options, keeps_partition=is_ordered)
-        self._is_plain = is_plain
+        self._inputs = dataclasses.replace(options, keeps_partition=meta is not None and meta.ordered)
+        self._is_plain = meta is None
         self._has_only_bodies = not (options.has_keys or options.headers or options.tag is not None)
-        self._is_single = options.defer is not None or (options.receipts and is_extended)
+        # The receipts of a batch have no ids if the topic is extended.
+        self._is_single = options.defer is not None or (options.receipts and meta is not None and meta.extend_support)
         self._is_refused = False
 
     @property
@@ -281,7 +266,8 @@ class LinePublisher:
                 continue
             self.stored += 1
             if self._options.receipts:
-                print_json({"line": line.number} | _receipt(outcome, is_plain=self._is_plain))
+                told = msgspec.structs.asdict(outcome) | ({"partition": None} if self._is_plain else {})
+                print_json({"line": line.number} | {name: told[name] for name in told if name != "topic"})
 
     async def _outcomes(self, messages: list[OutgoingMessage]) -> Sequence[Receipt | NsqError]:
         if self._is_single or len(messages) == 1:
@@ -345,15 +331,3 @@ class LinePublisher:
         if self.empty:
             parts.append(f"{self.empty:,} empty lines skipped")
         return "; ".join(parts)
-
-
-def _receipt(receipt: Receipt, *, is_plain: bool) -> dict[str, object]:
-    return {
-        "partition": None if is_plain else receipt.partition,
-        "nsqd": receipt.nsqd,
-        "attempts": receipt.attempts,
-        "internal_id": receipt.internal_id,
-        "trace_id": receipt.trace_id,
-        "offset": receipt.offset,
-        "raw_size": receipt.raw_size,
-    }

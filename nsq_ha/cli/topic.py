@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from nsq_ha.admin.reading import FigureRow
-from nsq_ha.admin.topics import MAX_REPLICAS, USUAL_REPLICAS
+from nsq_ha.admin.topics import MAX_REPLICAS, USUAL_REPLICAS, settings_of
 from nsq_ha.admin.words import counted, partly, some
 from nsq_ha.cli.lookup import NO_NSQD, describe_topic, tell_silence
 from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
@@ -36,15 +36,6 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _TOO_FEW_NODES: Final = "No node is available"
-
-_SETTINGS: Final = {
-    "replicas": "replica",
-    "ordered": "ordered",
-    "extended": "extend_support",
-    "multi_part": "multi_part",
-    "register_channels": "disable_channel_auto_create",
-}
-"""Settings of a topic by their names here; in the lookup's meta they have others."""
 
 
 def _leader(entry: PartitionDescription) -> str | None:
@@ -347,7 +338,9 @@ async def _create(admin: AdminClient, name: str, **options: Any) -> TopicView:  
 
 
 def _settings(meta: TopicMeta | None) -> dict[str, Any]:
-    return {name: getattr(meta, field, None) for name, field in _SETTINGS.items()}
+    settings = settings_of(meta)
+    del settings["partitions"]
+    return settings | {"register_channels": settings.pop("disable_channel_auto_create")}
 
 
 def _leaders(view: TopicView) -> dict[int, str]:
