@@ -82,25 +82,6 @@ class AuthGrant:
             raise ValueError(f"ttl must be above 0 seconds, not {self.ttl}")
 
 
-class Answered:
-    """The table's answer for one secret, ready for use."""
-
-    def __init__(self, grant: AuthGrant) -> None:
-        self.grant = grant
-        self._rules = [
-            (rule.permissions, compile_regexp(rule.topic), [compile_regexp(channel) for channel in rule.channels])
-            for rule in grant.authorizations
-        ]
-
-    def allows(self, topic: str, channel: str) -> bool:
-        """Return whether the secret allows publishing, or with a channel subscribing."""
-        needed = "subscribe" if channel else "publish"
-        return any(
-            needed in permissions and topics.matches(topic) and any(each.matches(channel) for each in channels)
-            for permissions, topics, channels in self._rules
-        )
-
-
 class AuthTable:
     """The secrets of a cluster, and what each allows.
 
@@ -112,12 +93,12 @@ class AuthTable:
     """
 
     def __init__(self, grants: Mapping[str, AuthGrant]) -> None:
-        self._answers: dict[bytes, Answered] = {}
+        self._grants: dict[bytes, AuthGrant] = {}
         for secret, grant in grants.items():
             self.change(secret, grant)
 
     def __repr__(self) -> str:
-        return f"<AuthTable of {len(self._answers)} secrets>"
+        return f"<AuthTable of {len(self._grants)} secrets>"
 
     def change(self, secret: str, grant: AuthGrant | None) -> None:
         """Replace what a secret allows. None makes it unknown.
@@ -128,13 +109,13 @@ class AuthTable:
         if not secret:
             raise ValueError("a secret of AUTH must not be empty: nsqd refuses it as E_BAD_BODY")
         if grant is None:
-            self._answers.pop(secret.encode(), None)
+            self._grants.pop(secret.encode(), None)
         else:
-            self._answers[secret.encode()] = Answered(grant)
+            self._grants[secret.encode()] = grant
 
-    def find(self, secret: bytes) -> Answered | None:
-        """Return the answer for a secret. None if it is unknown."""
-        return self._answers.get(secret)
+    def find(self, secret: bytes) -> AuthGrant | None:
+        """Return what a secret allows. None if it is unknown."""
+        return self._grants.get(secret)
 
 
 class Credentials:
@@ -151,7 +132,7 @@ class Credentials:
         self._capital = capital
         self._now = now
         self._secret = b""
-        self._answered: Answered | None = None
+        self._grant: AuthGrant | None = None
         self._expires = 0.0
 
     def authenticate(self, secret: bytes) -> bytes | None:
@@ -170,7 +151,7 @@ class Credentials:
 
     def answer(self) -> bytes:
         """Return the answer to an accepted AUTH."""
-        grant = AuthGrant(authorizations=()) if self._answered is None else self._answered.grant
+        grant = self._grant or AuthGrant(authorizations=())
         shown = {
             "identity": grant.identity,
             "identity_url": grant.identity_url,
@@ -191,20 +172,20 @@ class Credentials:
         """
         if self._table is None:
             return None
-        if not self._has_rules() or self._answered is None:
+        if not self._has_rules() or self._grant is None:
             return f"E_AUTH_FIRST AUTH required before {word}".encode()
         if self._now() >= self._expires and not self._ask(self._table):
             return _FAILED
-        if self._answered.allows(topic, channel):
+        if _allows(self._grant, topic, channel):
             return None
         names = " ".join(quote(name.encode("utf-8", "surrogateescape")) for name in (topic, channel))
         return f"E_UNAUTHORIZED AUTH failed for {word} on {names}".encode("utf-8", "surrogateescape")
 
     def shown(self) -> dict[str, Any]:
         """Return the fields of ``/stats``; nsqd leaves out the empty ones."""
-        if self._answered is None:
+        grant = self._grant
+        if grant is None:
             return {}
-        grant = self._answered.grant
         fields = {
             "authed": self._has_rules(),
             "auth_identity": grant.identity,
@@ -214,13 +195,24 @@ class Credentials:
 
     def _has_rules(self) -> bool:
         """Return whether the last answer allows anything: nsqd counts a client without rules as one without AUTH."""
-        return self._answered is not None and bool(self._answered.grant.authorizations)
+        return self._grant is not None and bool(self._grant.authorizations)
 
     def _ask(self, table: AuthTable) -> bool:
         """Ask the table; keep the old answer if it knows none."""
-        answered = table.find(self._secret)
-        if answered is None:
+        grant = table.find(self._secret)
+        if grant is None:
             return False
-        self._answered = answered
-        self._expires = self._now() + answered.grant.ttl
+        self._grant = grant
+        self._expires = self._now() + grant.ttl
         return True
+
+
+def _allows(grant: AuthGrant, topic: str, channel: str) -> bool:
+    """Return whether a secret allows publishing, or with a channel subscribing."""
+    needed = "subscribe" if channel else "publish"
+    return any(
+        needed in rule.permissions
+        and compile_regexp(rule.topic).matches(topic)
+        and any(compile_regexp(each).matches(channel) for each in rule.channels)
+        for rule in grant.authorizations
+    )
