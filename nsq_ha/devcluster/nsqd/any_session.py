@@ -16,7 +16,7 @@ from nsq_ha.devcluster.auth import Credentials
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner, ServerConnection
 from nsq_ha.devcluster.storage.any_channel import AnyChannel, AnyConsumer, Refusal
 from nsq_ha.protocol import commands
-from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
+from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
 from nsq_ha.protocol.frames import CLOSE_WAIT, FrameType, encode_frame
 from nsq_ha.protocol.server.command_lines import Announced, Malformed, forbidden_now
 
@@ -198,11 +198,8 @@ class AnySession(ServerConnection):
         tls, auth = self._security.tls is not None, self._host.auth is not None
         identity, answer = self._agree(settings, tls=tls, auth=auth)
         self.send(encode_frame(FrameType.RESPONSE, answer))
-        codec: Codec | None = None
-        if identity.snappy:
-            codec = SnappyCodec()
-        elif identity.deflate:
-            codec = DeflateCodec(identity.deflate_level)
+        deflate = DeflateCodec(identity.deflate_level) if identity.deflate else None
+        codec = SnappyCodec() if identity.snappy else deflate
         if identity.tls_v1 or codec is not None:
             self.switch(tls=identity.tls_v1, codec=codec)
 
