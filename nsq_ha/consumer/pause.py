@@ -124,11 +124,11 @@ class Pause:
         """Record that a message is finished; call this while :attr:`records`."""
         self._failed.pop(message.identity, None)
         self.records = self.is_active or bool(self._failed)
-        return self._is_on and self._policy.succeeded(now, message.identity) and self._changed(now)
+        return self._is_on and self._policy.succeeded(message.identity) and self._changed(now)
 
     def lost(self, message: Message, now: float) -> bool:
         """Record that no outcome of a message that was handed out is to be expected."""
-        if not self.is_active or not self._policy.lost(now, message.identity):
+        if not self.is_active or not self._policy.lost(message.identity):
             return False
         self._plan(now)
         return True
@@ -136,7 +136,7 @@ class Pause:
     def handed_out(self, message: Message, now: float) -> bool:
         """Record that a message is handed out; call this while :attr:`is_active`."""
         policy = self._policy
-        policy.handed_out(now, message.identity, is_known=self._has_failed(message))
+        policy.handed_out(message.identity, is_known=self._has_failed(message))
         if not policy.holds:
             return False
         self._test = message
@@ -165,7 +165,7 @@ class Pause:
         if now < self.wake_at:
             return False
         # Touching a test makes its end later.
-        is_unanswered = test is not None and now >= _ends_at(test) and policy.lost(now, test.identity)
+        is_unanswered = test is not None and now >= _ends_at(test) and policy.lost(test.identity)
         is_over = policy.look(now)
         if is_over:
             self._report("testing", now)

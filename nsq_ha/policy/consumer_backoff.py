@@ -1,4 +1,4 @@
-"""When a consumer asks for messages again after its handlers failed, as a table.
+"""When a consumer asks for messages again after its handlers failed.
 
 A failure may have a cause that the next message meets, too, such as a database that is down, or may be the fault of
 this one message. So the consumer looks at the messages that it hands out next: if the first of them that is answered
@@ -18,9 +18,8 @@ The invariants, for all events in any order:
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from nsq_ha.policy.timing import delay_after
 
@@ -41,48 +40,6 @@ class PauseState(enum.Enum):
     """The next one, as a test."""
     IN_TEST = enum.auto()
     """None: a test is being handled."""
-
-
-class PauseEvent(enum.Enum):
-    """What can happen."""
-
-    FAILED = enum.auto()
-    """A handler failed: any one while messages flow, otherwise a test's."""
-    SUCCEEDED = enum.auto()
-    """A test succeeded."""
-    DEFERRED = enum.auto()
-    """The test failed though it had failed before, or was requeued with a delay, which says nothing about the cause."""
-    LOST = enum.auto()
-    """The test was given back or timed out, or its connection was lost."""
-    DUE = enum.auto()
-    """The pause is over."""
-    HANDED_OUT = enum.auto()
-    """A message is handed out as the test."""
-
-
-_S = PauseState
-_E = PauseEvent
-
-TRANSITIONS: Final[Mapping[tuple[PauseState, PauseEvent], PauseState]] = MappingProxyType(
-    {
-        (_S.FLOWING, _E.FAILED): _S.DOUBTED,
-        (_S.DOUBTED, _E.FAILED): _S.PAUSED,
-        (_S.DOUBTED, _E.SUCCEEDED): _S.FLOWING,
-        (_S.PAUSED, _E.DUE): _S.TESTING,
-        (_S.TESTING, _E.HANDED_OUT): _S.IN_TEST,
-        (_S.IN_TEST, _E.LOST): _S.TESTING,
-        **{
-            (state, event): after
-            for state in (_S.TESTING, _S.IN_TEST)  # in TESTING, of a test that was lost
-            for event, after in {
-                _E.FAILED: _S.PAUSED,
-                _E.SUCCEEDED: _S.FLOWING,
-                _E.DEFERRED: _S.PAUSED,
-            }.items()
-        },
-    }
-)
-"""Maps state and event to the next state; other pairs change nothing."""
 
 
 class ConsumerBackoff:
@@ -124,30 +81,44 @@ class ConsumerBackoff:
             is_known: It failed before.
         """
         if self.state is PauseState.FLOWING:
-            return not is_known and self._take(PauseEvent.FAILED, now)
-        return self._decides(key) and self._take(PauseEvent.DEFERRED if is_known else PauseEvent.FAILED, now)
+            if not is_known:
+                self.state = PauseState.DOUBTED
+            return not is_known
+        return self.deferred(now, key) if is_known else self._decides(key) and self._pause(now, failures=1)
 
-    def succeeded(self, now: float, key: object) -> bool:
+    def succeeded(self, key: object) -> bool:
         """Record that message ``key`` was finished; return whether this changed anything."""
-        return self._decides(key) and self._take(PauseEvent.SUCCEEDED, now)
+        if not self._decides(key):
+            return False
+        self.state, self.level = PauseState.FLOWING, 0
+        self._tests.clear()
+        return True
 
     def deferred(self, now: float, key: object) -> bool:
-        """Record that message ``key`` was requeued with a delay; return whether this changed anything."""
-        return self._decides(key) and self._take(PauseEvent.DEFERRED, now)
+        """Record that message ``key`` was requeued with a delay, or failed again, which says nothing about the cause.
 
-    def lost(self, now: float, key: object) -> bool:
+        Return whether this changed anything.
+        """
+        return self._decides(key) and self.state is not PauseState.DOUBTED and self._pause(now, failures=0)
+
+    def lost(self, key: object) -> bool:
         """Record that no outcome of message ``key`` is to be expected; return whether this changed anything."""
-        return key in self._tests and self._take(PauseEvent.LOST, now)
+        if self.state is not PauseState.IN_TEST or key not in self._tests:
+            return False
+        self.state = PauseState.TESTING  # the key stays: a late outcome counts until the next test
+        return True
 
     def look(self, now: float) -> bool:
         """Return whether the pause has just ended."""
-        return self.until is not None and now >= self.until and self._take(PauseEvent.DUE, now)
+        if self.until is None or now < self.until:
+            return False
+        self.state, self.until = PauseState.TESTING, None
+        return True
 
-    def handed_out(self, now: float, key: object, *, is_known: bool) -> bool:
+    def handed_out(self, key: object, *, is_known: bool) -> bool:
         """Ask to hand out message ``key``; return whether it may be.
 
         Args:
-            now: The time.
             key: The message.
             is_known: It failed before.
         """
@@ -155,9 +126,9 @@ class ConsumerBackoff:
             self._tests.add(key)
         if not self.holds:
             return True
-        if not self._take(PauseEvent.HANDED_OUT, now):
+        if self.state is not PauseState.TESTING:
             return False
-        self._tests = {key}
+        self.state, self._tests = PauseState.IN_TEST, {key}
         return True
 
     def _decides(self, key: object) -> bool:
@@ -166,17 +137,9 @@ class ConsumerBackoff:
         self._tests.discard(key)
         return True
 
-    def _take(self, event: PauseEvent, now: float) -> bool:
-        after = TRANSITIONS.get((self.state, event))
-        if after is None:
-            return False
-        if after is PauseState.FLOWING:
-            self.level = 0
-        elif after is PauseState.PAUSED:
-            self.level += event is PauseEvent.FAILED
-            self.seconds = delay_after(self._backoff, self.level, self._chance)
-        self.state = after
-        self.until = now + self.seconds if after is PauseState.PAUSED else None
-        if event is not PauseEvent.LOST:
-            self._tests.clear()
+    def _pause(self, now: float, *, failures: int) -> bool:
+        self.level += failures
+        self.seconds = delay_after(self._backoff, self.level, self._chance)
+        self.state, self.until = PauseState.PAUSED, now + self.seconds
+        self._tests.clear()
         return True

@@ -36,18 +36,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nsq_ha.options.types import Backoff
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from nsq_ha.options.types import Backoff
 
 QUICK_GAP: Final = 0.25
 QUICK_ROUNDS: Final = 20
 SLOW_GAP: Final = 0.6
-_GAP_GROWTH: Final = 1.25
-_GAP_JITTER: Final = 0.2
-_LAST_STEP: Final = 10
-"""From this step on the gap is SLOW_GAP."""
 
 FIRST_WARNING: Final = 5.0
 """Seconds before the first warning: longer than a planned change of leaders."""
@@ -88,8 +84,8 @@ def gap_after(rounds: int, chance: Callable[[], float]) -> float:
         rounds: Lookups in a row that a caller waited for and that brought no news.
         chance: Returns a number from 0 up to 1.
     """
-    steps = min(max(rounds - QUICK_ROUNDS, 0), _LAST_STEP)
-    return min(QUICK_GAP * _GAP_GROWTH**steps, SLOW_GAP) * (1 - _GAP_JITTER * chance())
+    growing = Backoff(initial=QUICK_GAP, maximum=SLOW_GAP, factor=1.25, jitter=0.2)
+    return delay_after(growing, max(rounds - QUICK_ROUNDS, 0) + 1, chance)
 
 
 class Warned(NamedTuple):

@@ -78,26 +78,22 @@ class Lifetime(NamedTuple):
             return None
         return cls(identified_at, WRITES_FOR, WRITES_FOR * JITTER * chance())
 
+    def begins(self, phase: Phase) -> float:
+        """Return when a phase begins."""
+        return self.identified_at + self.limit * phase.value - (self.early if phase is Phase.DUE else 0.0)
+
     def phase(self, now: float) -> Phase:
         """Return how old the connection is."""
-        age = now - self.identified_at
-        if age >= self.limit * Phase.STALE.value:
-            return Phase.STALE
-        if age >= self.limit * Phase.LATE.value:
-            return Phase.LATE
-        return Phase.DUE if age + self.early >= self.limit * Phase.DUE.value else Phase.FRESH
+        return next((phase for phase in _LATEST_FIRST if now >= self.begins(phase)), Phase.FRESH)
 
     @property
     def stale_at(self) -> float:
         """When nothing more arrives over the connection."""
-        return self.identified_at + self.limit * Phase.STALE.value
+        return self.begins(Phase.STALE)
 
     def next_phase_at(self, now: float) -> float | None:
         """Return when the phase changes next; None if it does not."""
-        begin, limit = self.identified_at, self.limit
-        changes = (
-            begin + limit * Phase.DUE.value - self.early,
-            begin + limit * Phase.LATE.value,
-            begin + limit * Phase.STALE.value,
-        )
-        return min((at for at in changes if at > now), default=None)
+        return min((at for phase in _LATEST_FIRST if (at := self.begins(phase)) > now), default=None)
+
+
+_LATEST_FIRST: Final = (Phase.STALE, Phase.LATE, Phase.DUE)
