@@ -7,12 +7,14 @@ cancelled.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Self, TypeVar
 
 from nsq_ha.base.forks import OfOneProcess
 from nsq_ha.base.redaction import conceal, hide
+from nsq_ha.base.tasks import Tasks
 from nsq_ha.engine.http import load
 from nsq_ha.engine.tls import ssl_context
 from nsq_ha.engine.waiting import uninterrupted
@@ -24,8 +26,8 @@ from nsq_ha.stats import Health
 
 _Config = TypeVar("_Config", bound="ClientConfig")
 
-_running: Final[set[asyncio.Task[Any]]] = set()
-"""Running closes. The event loop keeps no strong reference to a task, and the client may be gone while it closes."""
+_running: Final = Tasks(logging.getLogger("nsq_ha"), lambda _: None)
+"""Running closes: the client may be gone while it closes. Their callers get their errors."""
 
 
 def options_of(kind: type[_Config], config: _Config | None, options: Mapping[str, object]) -> _Config:
@@ -199,9 +201,9 @@ class Closing:
         """Start the close unless it runs, and return its task."""
         self.has_begun = True
         if self._draining is None:
-            self._draining = _start(self._drain(), f"{self._name}: waiting for pending work")
+            self._draining = _running.start(self._drain(), f"{self._name}: waiting for pending work")
         if self._task is None or self._task.cancelled():
-            self._task = _start(self._run(self._draining), self._name)
+            self._task = _running.start(self._run(self._draining), self._name)
         return self._task
 
     def hurry(self) -> None:
@@ -233,10 +235,3 @@ class Closing:
         self.is_done = True
         if not draining.cancelled():
             draining.result()
-
-
-def _start(work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-    task = asyncio.create_task(work, name=name)
-    _running.add(task)
-    task.add_done_callback(_running.discard)
-    return task

@@ -18,9 +18,6 @@ from nsq_ha.policy.backlog import WELL_WITHIN
 LATE: Final = 0.05
 """Seconds by which a timer may be late without a loss of turns."""
 
-AHEAD: Final = 1.0
-"""Seconds for which messages wait here: more than a round trip, and no more than other consumers can spare."""
-
 _NEARLY: Final = 1 - 1e-6
 """What counts as a token: a timer may end some nanoseconds early."""
 
@@ -71,7 +68,7 @@ class MaxRate:
             partitions: Number of partitions. With one message for each, no partition has to take turns.
             msg_timeout: Seconds after which the server redelivers a message.
         """
-        return min(max(self.burst, int(self.per_second * AHEAD), partitions, 1), self.in_time(msg_timeout))
+        return min(max(self.burst, partitions), self.in_time(msg_timeout))
 
     def soon(self, now: float, msg_timeout: float) -> float:
         """Return the seconds after which a message may be asked for, so that it has its turn in time."""
