@@ -297,8 +297,8 @@ class Connection:
             self._unanswered += count
         else:
             self._protocol.expect_publish(count)
-        if self._is_logged:
-            wire.sent(self.name, data if isinstance(data, bytes) else b"".join(data))
+            if self._is_logged:
+                wire.sent(self.name, data if isinstance(data, bytes) else b"".join(data))
         if isinstance(data, bytes):
             stream.write_now(data)
         else:
@@ -436,12 +436,14 @@ class Connection:
 
     def _count(self, data: bytes | memoryview) -> None:
         """Count a read that is a run of the usual answers to publishes; process another one."""
-        count = OK_RUNS.get(bytes(data), 0) if len(data) <= LONGEST_RUN else 0
-        if self._stored is not None and 0 < count <= self._unanswered:
-            self._unanswered -= count
-            self._stored(count)
-        else:
-            self._received(data)
+        unanswered, stored = self._unanswered, self._stored
+        if unanswered and stored is not None and len(data) <= LONGEST_RUN:
+            count = OK_RUNS.get(bytes(data))
+            if count is not None and count <= unanswered:
+                self._unanswered = unanswered - count
+                stored(count)
+                return
+        self._received(data)
 
     def _receive_uncounted(self, data: bytes | memoryview) -> Received:
         """Read frames, and count again while nothing but whole answers to publishes is due."""
@@ -476,11 +478,12 @@ class Connection:
             self._callbacks.messages(received.messages)
 
     @staticmethod
-    def _take_answer(waiter: asyncio.Future[bytes], answer: bytes | ServerError) -> None:
+    def _take_answer(waiter: asyncio.Future[bytes], answer: bytes | NsqError) -> None:
         if waiter.done():
             return
-        if isinstance(answer, ServerError):
+        if isinstance(answer, NsqError):
             waiter.set_exception(answer)
+            waiter.exception()  # mark it as retrieved: the request's caller may be gone
         else:
             waiter.set_result(answer)
 
@@ -491,9 +494,7 @@ class Connection:
         self._forget_owner()
         self._looks.remove(self.look)
         for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(reason)
-                waiter.exception()  # mark it as retrieved: the request's caller may be gone
+            self._take_answer(waiter, reason)
         self._waiters.clear()
         if not self._ended.done():
             self._ended.set_result(reason)

@@ -295,7 +295,7 @@ class TcpStream(asyncio.BufferedProtocol):
 
     def received(self, data: bytes | memoryview) -> None:
         """Pass ``data`` on, decompressed; the receiver does not keep it. If the receiver raises, the stream ends."""
-        if self._on_lost is None or self._reason is not None:
+        if self._reason is not None:
             return
         self.last_received = self._loop.time()
         try:
