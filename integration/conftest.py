@@ -7,6 +7,7 @@ carry a mark of their test (see ``reading``), so that those of an earlier test c
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -68,8 +69,8 @@ def pytest_configure() -> None:
     if compression := os.environ.get(COMPRESSION_VARIABLE):
         defaults["compression"] = Compression(compression)
     for kind in (ProducerConfig, ConsumerConfig):
-        # A dataclass keeps the defaults of its keyword arguments there.
-        (kind.__init__.__kwdefaults__ or {}).update(defaults)
+        # A dataclass keeps the defaults of its keyword arguments there, below what redacts its errors.
+        inspect.unwrap(kind.__init__).__kwdefaults__.update(defaults)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
