@@ -10,6 +10,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Final, Self, TypeVar
 
 from nsq_ha.base.forks import OfOneProcess
@@ -76,11 +77,10 @@ class SingleUseClient(OfOneProcess, ABC):
         if self._loop is not None:
             raise ClosedError(f"a {type(self).__name__} can be entered only once: create a new one")
         self._loop = asyncio.get_running_loop()
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self.aclose)
             await self._open()
-        except BaseException:
-            await self.aclose()
-            raise
+            undo.pop_all()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:

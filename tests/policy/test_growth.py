@@ -43,13 +43,13 @@ def test_a_partition_is_new_if_it_came_later_or_is_empty_or_has_no_lasting_chann
 
 @given(held, st.lists(held))
 def test_what_is_created_is_missing_here_exists_elsewhere_and_lasts(
-    here: LedPartition, siblings: list[LedPartition]
+    here: LedPartition, others: list[LedPartition]
 ) -> None:
-    found = lacking(here, siblings)
+    found = lacking(here, others)
     assert not found.keys() & here.paused.keys()
-    assert found.keys() <= {name for sibling in siblings for name in sibling.paused}
+    assert found.keys() <= {name for other in others for name in other.paused}
     assert lasting(found) == found.keys()
-    assert not lacking(LedPartition(here.messages, {**here.paused, **found}), siblings), "once is enough"
+    assert not lacking(LedPartition(here.messages, {**here.paused, **found}), others), "once is enough"
 
 
 def counting(number: int) -> PartitionCount:
