@@ -21,9 +21,7 @@ from nsq_ha.base.shapes import decoder
 from nsq_ha.base.threads import in_thread
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.options.checks import MAX_INT64
-
-AT_ONCE_BYTES: Final = 256 * 1024
-"""Size of an answer up to which it is decoded at once."""
+from nsq_ha.protocol.body_codec import AT_ONCE_BYTES
 
 MAX_TEXT: Final = 400
 """Characters that are kept of a text in an answer: a version, the name of a node or of a client."""

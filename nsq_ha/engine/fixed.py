@@ -9,7 +9,6 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.policy.plain_topology import explained
 from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
 
 if TYPE_CHECKING:
@@ -44,6 +43,3 @@ class FixedNodes:
     async def look_up(self, topic: str, access: Access) -> Round:
         """Return the fixed answer without asking a server."""
         return Round((self._answer,), None)
-
-
-__all__ = ["FixedNodes", "explained"]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 from nsq_ha.base.forks import OfOneProcess
 from nsq_ha.base.redaction import beginning, harmless
 from nsq_ha.base.time_limits import time_limit
-from nsq_ha.engine.body import Body, unwrap
+from nsq_ha.engine.body import MAX_TEXT, Body, unwrap
 from nsq_ha.engine.tls import broken_cert_file, server_name, ssl_context, trusting
 from nsq_ha.errors import (
     ClosedError,
@@ -63,9 +63,6 @@ _NO_REASON: Final = "All connection attempts failed"
 
 UNRESOLVED: Final = "its name cannot be resolved"
 """How the text begins for a host name without an address."""
-
-_SHOWN: Final = 500
-"""Characters of an error's text; one about a certificate names a host of up to 253."""
 
 _OTHER_AUTHORITY: Final = (
     "; for a certificate of your own, give lookupd_tls=TlsConfig(ca_file=...), or set the environment variable"
@@ -222,7 +219,7 @@ def _ours(error: Exception) -> NsqError:
     if not said:
         is_early = isinstance(error, httpx.ConnectError)  # during the TLS handshake
         said = "the server closed the connection" if is_early else type(error).__name__
-    text = beginning(said, _SHOWN)  # h11 quotes what it got
+    text = beginning(said, MAX_TEXT)  # h11 quotes what it got
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError) or text.startswith(_CLOSED):
         return ConnectionLostError(f"connection lost: {text}")
     if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError | httpx.StreamError):

@@ -29,11 +29,12 @@ from nsq_ha.engine.loops import PerLoop
 from nsq_ha.engine.new_partitions import NewPartitions
 from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.engine.servers import Servers
+from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, DiscoveryError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
 from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, interval_after
 from nsq_ha.policy.plain_topology import PlainTopic, merge_round
-from nsq_ha.policy.timing import gap_after
+from nsq_ha.policy.timing import SLOW_GAP, gap_after
 from nsq_ha.policy.topology import TopicView, changed_leaders
 
 if TYPE_CHECKING:
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from nsq_ha.engine.lookupd import Access
     from nsq_ha.events import Event
     from nsq_ha.options.config import ClientConfig
-
-_PAUSED: Final = 1.5
-"""Seconds without lookups after which those on demand are frequent again."""
 
 _log = logging.getLogger("nsq_ha.discovery")
 
@@ -284,7 +282,7 @@ class TopicWatch:
         """Return the seconds until a round is due. Waiters may come and leave meanwhile, so ask again then."""
         now = self._loop.time()
         if self._is_demanded:
-            if now - self._begun_at > _PAUSED:
+            if now - self._begun_at > 2 * SLOW_GAP:  # nobody has waited meanwhile
                 self._streak = 0
             return self._begun_at + gap_after(self._streak, lambda: self._chance) - now
         return self._begun_at + interval_after(self._calm_rounds, self._shortest, self._chance) - now
@@ -301,7 +299,9 @@ class TopicWatch:
         old = self.view
         try:
             await self._look_up()
-        except Exception as error:  # noqa: BLE001 - the old view stays in use
+        except (Exception, asyncio.CancelledError) as error:
+            if not is_foreign(error):
+                raise
             report_unexpected(_log, f"lookup of {self.topic}", error)
             self.error = LookupUnavailableError(f"the lookup failed with an unexpected error: {error!r}")
         is_changed = self.view is not None and self.view != old

@@ -24,7 +24,7 @@ import msgspec
 
 from nsq_ha.base.tasks import Tasks
 from nsq_ha.base.unexpected import without_frames
-from nsq_ha.engine.body import Body, decode_json, decoded
+from nsq_ha.engine.body import decode_json
 from nsq_ha.engine.http import ask
 from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.errors import (
@@ -369,17 +369,17 @@ class NewPartitions:
     async def _ask_held(self, node: Node) -> _Held:
         params = {"topic": self._topic, "format": "json", "leaderOnly": "true", "needClients": "false"}
         try:
-            return await decoded(Body(200, await self._ask("GET", node, "/stats", params)), self._led_in)
+            return self._led_in(await self._ask("GET", node, "/stats", params))
         except NsqError as error:
             return without_frames(error)
 
-    def _led_in(self, body: Body) -> Mapping[int, LedPartition]:
+    def _led_in(self, stats: bytes) -> Mapping[int, LedPartition]:
         return {
             int(entry.topic_partition): LedPartition(
                 entry.message_count,
                 {each.channel_name: each.paused for each in entry.channels or () if is_valid_name(each.channel_name)},
             )
-            for entry in decode_json(body.data, _Stats).topics or ()
+            for entry in decode_json(stats, _Stats).topics or ()
             if entry.topic_name == self._topic and entry.is_leader and _PARTITION.fullmatch(entry.topic_partition)
         }
 
