@@ -12,7 +12,7 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Final, Self, TypeVar, Unpack
 
 from nsq_ha.base.forks import OfOneProcess
 from nsq_ha.consumer import Consumer
@@ -53,7 +53,7 @@ class _Job:
     handler: Callable[[Message], Awaitable[object] | object]
     concurrency: int
     is_open: bool = False
-    task: asyncio.Task[BaseException | None] | None = None
+    task: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -87,7 +87,7 @@ class Worker(OfOneProcess):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
         self._is_over = False
-        self._failure: BaseException | None = None
+        self._failures: list[BaseException] = []
 
     @classmethod
     def from_env(
@@ -222,9 +222,9 @@ class Worker(OfOneProcess):
         """Return why the worker cannot work at all. None if it can."""
         if self._loop is None:
             return "not started yet"
-        if self._failure is not None:
+        if self._failures:
             # Only errors of this library have texts without secrets and bodies.
-            return str(self._failure) if isinstance(self._failure, NsqError) else "failed"
+            return str(self._failures[0]) if isinstance(self._failures[0], NsqError) else "failed"
         if self._is_over:
             return "closed"
         if self._loop.is_closed():
@@ -251,14 +251,10 @@ class Worker(OfOneProcess):
         """
         self._check_runnable()
         loop = asyncio.get_running_loop()
-        signals = (
-            StopSignals(loop, self._signalled, self._stop_at_once)
-            if install_signal_handlers
-            else contextlib.nullcontext()
-        )
+        stop_signals = StopSignals(loop, self._signalled, self._stop_at_once) if install_signal_handlers else None
         self._loop = loop
         try:
-            with signals:
+            with stop_signals or contextlib.nullcontext():
                 await self._run_all()
         finally:
             self._is_over = True
@@ -277,41 +273,25 @@ class Worker(OfOneProcess):
     async def _run_all(self) -> None:
         if self._is_stopping:
             return
-        tasks: dict[asyncio.Task[BaseException | None], _Job] = {}
         for job in self._jobs.values():
             job.task = asyncio.create_task(self._consume(job), name=f"nsq_ha worker {job.name}")
-            tasks[job.task] = job
-        failures: list[BaseException] = []
-        pending = {*tasks}
-        try:
-            while pending:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                found = [error for task in done if (error := _failure(task, tasks[task])) is not None]
-                if found:
-                    failures += found
-                    self._failure = failures[0]
-                    self._begin_stop()
-        except asyncio.CancelledError:
-            for task in pending:
-                task.cancel()
-            await asyncio.wait(pending)
-            raise
-        for later in failures[1:]:
+        await asyncio.gather(*(job.task for job in self._jobs.values() if job.task), return_exceptions=True)
+        for later in self._failures[1:]:
             log.warning("%s", later)
-        if failures:
-            raise failures[0]
+        if self._failures:
+            raise self._failures[0]
 
-    async def _consume(self, job: _Job) -> BaseException | None:
-        """Run a consumer; return the error that would end the event loop if it left this task."""
+    async def _consume(self, job: _Job) -> None:
+        """Run a consumer; if it fails, stop the others. An error that left this task might end the event loop."""
         try:
             async with job.consumer as consumer:
                 job.is_open = True
                 await consumer.run(job.handler, concurrency=job.concurrency)
-        except (Exception, asyncio.CancelledError):
+        except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - run() raises it
-            return error
-        return None
+            self._failures.append(_failure(error, job))
+            self._begin_stop()
 
     def _signalled(self, signal_name: str) -> None:
         names = ", ".join(job.name for job in self._jobs.values())
@@ -339,11 +319,8 @@ def _health_of(job: _Job, patience: float) -> Health:
     return job.consumer.health(patience=patience)
 
 
-def _failure(task: asyncio.Task[Any], job: _Job) -> BaseException | None:
-    """Return why a consumer ended, if it failed; errors that are bugs get a note, others a :class:`WorkerError`."""
-    error = None if task.cancelled() else task.exception() or task.result()
-    if error is None:
-        return None
+def _failure(error: BaseException, job: _Job) -> BaseException:
+    """Return what to raise for a consumer that failed: errors that are bugs get a note, others a WorkerError."""
     if not isinstance(error, NsqError):
         error.add_note(f"in the worker's consumer of {job.name}")
         return error
