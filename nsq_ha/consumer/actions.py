@@ -5,7 +5,7 @@ Part of the pure machine (``consumer.machine``): no event loop, no clock, no log
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from nsq_ha.consumer.inflight import ReadPartition, Subscription
@@ -14,42 +14,27 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
 
 
-class Connect(NamedTuple):
-    """Open a connection, and subscribe."""
+class ConnectionAction(NamedTuple):
+    """Something to do with a connection.
 
+    Attributes:
+        what: ``open`` and subscribe; ``abort`` it or the attempt to open it; ``close`` it when what is buffered has
+            been sent; ``stop``: send CLS, and say :meth:`Subscriptions.stopped` when it is answered or cannot be;
+            ``keep alive`` with a NOP, since nsqd writes no more; ``leave``: requeue what nsqd would keep, then end it,
+            since its partition is read no more.
+        conn: The connection.
+        reason: Why it is aborted.
+    """
+
+    what: Literal["open", "abort", "close", "stop", "keep alive", "leave"]
     conn: Subscription
-
-
-class Disconnect(NamedTuple):
-    """End a connection or the attempt to open it: at once, or when what is buffered has been sent."""
-
-    conn: Subscription
-    reason: NsqError
-    is_gentle: bool = False
-
-
-class StopMessages(NamedTuple):
-    """Send CLS; say :meth:`Subscriptions.stopped` when it is answered, or cannot be."""
-
-    conn: Subscription
-
-
-class KeepAlive(NamedTuple):
-    """Send NOP over a connection to which nsqd writes no more."""
-
-    conn: Subscription
-
-
-class Abandon(NamedTuple):
-    """Requeue what nsqd would keep, then end the connection: its partition is read no more."""
-
-    conn: Subscription
+    reason: NsqError | None = None
 
 
 class LookUps(NamedTuple):
-    """Look the topic up: if what is known is old, often, or no longer often."""
+    """Look the topic up often from now on, or no longer."""
 
-    how: str
+    are_frequent: bool
 
 
 class Unreadable(NamedTuple):
@@ -58,20 +43,13 @@ class Unreadable(NamedTuple):
     error: NsqError
 
 
-class Absent(NamedTuple):
-    """Say that there is nothing to read, or that there is something again."""
-
-    outage: Warned
-    is_over: bool
-
-
 class PartitionEvent(NamedTuple):
-    """Something of a partition to log, and to tell the application.
+    """Something of a partition, or of the topic, to log, and to tell the application.
 
     Attributes:
         what: ``subscribed``, ``replaced``, ``disconnected``, ``failed``, ``settled``, ``refused``, ``final``,
-            ``moved`` or ``gone``.
-        partition: The partition.
+            ``moved`` or ``gone``; of the whole topic ``absent`` or ``found``.
+        partition: The partition. None if it is about the topic.
         node: The nsqd. None if it is not about one.
         error: Why.
         conn: The connection.
@@ -79,7 +57,7 @@ class PartitionEvent(NamedTuple):
     """
 
     what: str
-    partition: ReadPartition
+    partition: ReadPartition | None = None
     node: Node | None = None
     error: NsqError | None = None
     conn: Subscription | None = None

@@ -39,4 +39,5 @@ async def drain(shell: ConsumerShell) -> None:
 
 def _may_answer(shell: ConsumerShell) -> bool:
     """Return whether a running handler or task may answer a message."""
-    return shell.machine.is_run or shell.giving_up.is_giving_up or bool(shell.machine.handed_out())
+    machine = shell.machine
+    return machine.is_run or bool(machine.in_state(State.GIVING_UP) or machine.handed_out())

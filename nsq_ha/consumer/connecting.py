@@ -10,28 +10,19 @@ Source: server failures 3.7, 3.9, 4.3.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.base.clock import monotonic
+from nsq_ha.base.tasks import Tasks
 from nsq_ha.base.unexpected import report_unexpected
-from nsq_ha.consumer.actions import (
-    Abandon,
-    Absent,
-    Connect,
-    Disconnect,
-    KeepAlive,
-    LookUps,
-    PartitionEvent,
-    StopMessages,
-    Unreadable,
-)
+from nsq_ha.consumer.actions import ConnectionAction, LookUps, PartitionEvent, Unreadable
+from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.reports import ConsumerReports
 from nsq_ha.consumer.source import Source
-from nsq_ha.consumer.starting import Start
+from nsq_ha.consumer.starting import Start, create_channels
 from nsq_ha.engine.connect_limiter import ConnectLimiter
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.waiting import is_foreign, uninterrupted
@@ -48,7 +39,7 @@ from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
 from nsq_ha.protocol.encoding import encode_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Coroutine, Iterable
 
     from nsq_ha.consumer.inflight import ReadPartition, Subscription
     from nsq_ha.consumer.shell import ConsumerShell
@@ -57,10 +48,8 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node, TopicView
 
 CUT_OFF_TIMEOUT: Final = 1.0
-"""Seconds that the end of a consumer waits for nsqd to stop sending, if no close has waited for it as long."""
-
-AFTER_AN_ERROR: Final = 1.0
-"""Seconds until the machine is asked again after an unexpected error."""
+"""Seconds that the end of a consumer waits for nsqd to stop sending, if no close has waited for it as long; and that
+nsqd has to confirm the end of a connection that is not used any more."""
 
 _STRAGGLE: Final = 0.02
 """Seconds after the answer to CLS in which the one message may come that nsqd was sending meanwhile."""
@@ -76,48 +65,45 @@ class Connecting:
         channel: The channel.
         config: The consumer's options.
         shell: The consumer's.
-        why_not: Says why not all partitions are subscribed.
 
     Attributes:
+        partitions: What is read, in words.
         reports: Tells what happens to partitions.
     """
 
-    def __init__(
-        self,
-        watch: TopicWatch,
-        channel: str,
-        config: ConsumerConfig,
-        shell: ConsumerShell,
-        why_not: Callable[[], str],
-    ) -> None:
+    def __init__(self, watch: TopicWatch, channel: str, config: ConsumerConfig, shell: ConsumerShell) -> None:
         self._watch = watch
         self._channel = channel
         self._config = config
         self._shell = shell
         self._subscriptions = shell.machine.subscriptions
-        self.reports: ConsumerReports = ConsumerReports(watch, channel, why_not)
+        self.partitions: Partitions = Partitions(watch, channel, config, shell.machine, monotonic())
+        self.reports: ConsumerReports = ConsumerReports(watch, channel, self.partitions.why_not)
         self._limiter = ConnectLimiter()
         self._attempts: dict[Subscription, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(log)
         self._open: dict[Subscription, Connection] = {}
         self._cutting: dict[Subscription, asyncio.Task[None]] = {}
         self._is_ended = False
-        self._view: TopicView | None = None  # one that could not be looked at
         shell.acts |= {
-            Connect: self._begin,
-            Disconnect: self._disconnect,
-            StopMessages: lambda action: self.start(self._stop(action.conn), "stops messages"),
-            KeepAlive: self._keep_alive,
-            Abandon: lambda action: self.start(self._abandon(action.conn), "leaves a partition"),
-            LookUps: self._look_up,
-            Unreadable: lambda action: shell.refused(action.error),
+            ConnectionAction: self._act,
+            LookUps: lambda action: watch.look_up_often(is_wanted=action.are_frequent),
             PartitionEvent: self.reports.report,
-            Absent: self.reports.absent,
+            Unreadable: lambda action: shell.refused(action.error),
         }
-        shell.retry = self.ticks
-        self._looking: contextlib.AbstractContextManager[None] | None = None
 
-    async def stay(self) -> None:
+    def begin(self) -> None:
+        """Follow the lookups."""
+        self._watch.listen(self._viewed)
+        if self._watch.view is not None:
+            self._viewed(self._watch.view)
+        self._subscriptions.seek(monotonic())
+        self._shell.drain()
+        self._start(self._stay(), "stays")
+        creating = create_channels(self._watch, self._channel, self._config, self.partitions, self._shell.machine)
+        self._start(creating, "creates channels")
+
+    async def _stay(self) -> None:
         """Wait until the loop cancels all tasks, as at the end of ``asyncio.run``; leave nothing with nsqds then."""
         try:
             await asyncio.get_running_loop().create_future()
@@ -127,62 +113,40 @@ class Connecting:
                 self._shell.close()
                 await self.end()
 
-    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start a task that ends with the consumer at the latest."""
-        task = asyncio.get_running_loop().create_task(work, name=f"nsq_ha consumer {self._watch.topic} {name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(work, f"nsq_ha consumer {self._watch.topic} {name}")
 
-    def viewed(self, view: TopicView) -> None:
+    def _viewed(self, view: TopicView) -> None:
         """Take what the nsqlookupds say."""
         if not view.exists:
             for partition in self._shell.machine.partitions.values():
                 self._start_of(partition).forget()
-        self._view = None
-        try:
-            self._subscriptions.viewed(view, monotonic())
-        except Exception as error:  # noqa: BLE001 - the next tick tries again
-            report_unexpected(log, self._watch.topic, error)
-            self._view, self._subscriptions.wake_at = view, monotonic() + AFTER_AN_ERROR
+        self._subscriptions.learn(view, monotonic())
         self._shell.drain()
-
-    def ticks(self) -> None:
-        """Look again at what could not be looked at."""
-        if self._view is not None:
-            self.viewed(self._view)
+        self._shell.changed.set()
 
     # ------------------------------------------------------------ what the machine wants
 
-    def _begin(self, action: Connect) -> None:
-        self._attempts[action.conn] = self.start(self._attempt(action.conn), "connects")
-
-    def _keep_alive(self, action: KeepAlive) -> None:
-        if (connection := self._open.get(action.conn)) is not None:
-            connection.keep_alive()
-
-    def _disconnect(self, action: Disconnect) -> None:
-        conn = action.conn
-        attempt, connection = self._attempts.pop(conn, None), self._open.get(conn)
-        if attempt is not None:
+    def _act(self, action: ConnectionAction) -> None:
+        what, conn, reason = action
+        connection = self._open.get(conn)
+        if what == "open":
+            self._attempts[conn] = self._start(self._attempt(conn), "connects")
+        elif what == "stop":
+            self._start(self._stop(conn), "stops messages")
+        elif what == "leave":
+            self._start(self._leave(conn), "leaves a partition")
+        elif what == "abort" and (attempt := self._attempts.pop(conn, None)) is not None:
             attempt.cancel()
         if connection is None:
             return
-        if action.is_gentle:
-            connection.close()
-        else:
-            connection.abort(action.reason)
-
-    def _look_up(self, action: LookUps) -> None:
-        how = action.how
-        if how == "if old":
-            self._watch.refresh_if_old()
-        elif how == "often" and self._looking is None:
-            self._looking = self._watch.wanted()
-            self._looking.__enter__()
-        elif how == "rarely" and self._looking is not None:
-            looking, self._looking = self._looking, None
-            looking.__exit__(None, None, None)
+        if what == "keep alive":
+            connection.keep_alive()
+        elif what == "close":
+            self._start(connection.aclose(CUT_OFF_TIMEOUT), "closes a connection")
+        elif what == "abort" and reason is not None:
+            connection.abort(reason)
 
     # ------------------------------------------------------------ opening and subscribing
 
@@ -192,12 +156,14 @@ class Connecting:
             await self._connect(conn)
             self._subscriptions.subscribed(conn, monotonic())
         except (Exception, asyncio.CancelledError) as error:
+            if (connection := self._open.get(conn)) is not None:
+                by_nsqd = isinstance(error, ProtocolError | ResponseTimeoutError | ServerError)
+                connection.abort(error if by_nsqd else ConnectionLostError("not used"))  # type: ignore[arg-type]
             if not is_foreign(error):
                 raise
             self._subscriptions.failed(conn, self._explained(conn, error), monotonic())
         finally:
             self._attempts.pop(conn, None)
-        self._shell.changed.set()
         self._shell.drain()
 
     def _explained(self, conn: Subscription, error: BaseException) -> NsqError:
@@ -208,26 +174,22 @@ class Connecting:
 
     async def _connect(self, conn: Subscription) -> None:
         node, number = conn.node, conn.partition.number
+        if conn.replaces is None:
+            self._watch.refresh_if_old()  # if the node is gone, the lookup names another one
         new_partitions, view = self._watch.new_partitions, self._watch.view
         check = None
         if conn.replaces is None and new_partitions is not None and view is not None:
             check = new_partitions.check(number, node, view)
-        connection = await self._opened(conn, node)
-        self._open[conn] = connection
-        try:
-            conn.lifetime = connection.lifetime
-            if new_partitions is not None and check is not None:
-                await new_partitions.passed(check)  # SUB will tell whether the node leads
-            if not self._subscriptions.opened(conn, monotonic()):
-                raise ConnectionLostError("no longer needed")  # noqa: TRY301 - cleaned up below
-            self._shell.drain()  # leave the former leader first
-            await self._subscribe(conn, connection, node)
-            if not connection.is_open:
-                raise ConnectionLostError(f"the connection to {node.address} was lost")  # noqa: TRY301 - as above
-        except BaseException as error:
-            is_to_blame = isinstance(error, ProtocolError | ResponseTimeoutError | ServerError)
-            connection.abort(error if is_to_blame else ConnectionLostError("not used"))  # type: ignore[arg-type]
-            raise
+        self._open[conn] = connection = await self._opened(conn, node)
+        conn.lifetime = connection.lifetime
+        if new_partitions is not None and check is not None:
+            await new_partitions.passed(check)  # SUB will tell whether the node leads
+        if not self._subscriptions.opened(conn, monotonic()):
+            raise ConnectionLostError("no longer needed")
+        self._shell.drain()  # leave the former leader first
+        await self._subscribe(conn, connection, node)
+        if not connection.is_open:
+            raise ConnectionLostError(f"the connection to {node.address} was lost")
 
     async def _opened(self, conn: Subscription, node: Node) -> Connection:
         """Connect to ``node``, with the heartbeats that the event loop can answer."""
@@ -305,7 +267,6 @@ class Connecting:
         conn.handle = None
         if conn not in self._attempts:
             self._subscriptions.lost(conn, error, monotonic())
-        self._shell.changed.set()
         self._shell.drain()
 
     # ------------------------------------------------------------ the end of messages, and of connections
@@ -318,10 +279,9 @@ class Connecting:
         except NsqError as error:
             log.debug("%s: CLS failed: %s", self._watch.name_of(conn.partition.number), error)
         self._subscriptions.stopped(conn, monotonic())
-        self._shell.changed.set()
         self._shell.drain()
 
-    async def _abandon(self, conn: Subscription) -> None:
+    async def _leave(self, conn: Subscription) -> None:
         await self.cut_off((conn,))
         self._cutting.pop(conn, None)
         self._subscriptions.end(conn, ConnectionLostError("no longer needed"), monotonic())
@@ -368,25 +328,15 @@ class Connecting:
     async def aclose(self, deadline: float) -> None:
         """Send what is buffered and close all connections, until a time of the loop."""
         self._shell.drain()
-        connections = list(self._open.values())
-        for connection in connections:
-            connection.close()
-        for connection in connections:
-            await connection.aclose(max(deadline - asyncio.get_running_loop().time(), 0.0))
+        left = max(deadline - asyncio.get_running_loop().time(), 0.0)
+        await asyncio.gather(*(connection.aclose(left) for connection in self._open.values()))
 
     async def end(self) -> None:
         """End everything at once; wait until it has ended."""
         self._is_ended = True
-        reason, now = ConnectionLostError("the consumer was closed"), monotonic()
-        for conn in self._shell.machine.conns:
-            self._subscriptions.end(conn, reason, now)
-        self._shell.drain()
-        self._look_up(LookUps("rarely"))
-        connections, tasks = list(self._open.values()), self._tasks - {asyncio.current_task()}
+        connections = tuple(self._open.values())
         for connection in connections:
-            connection.abort(reason)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            connection.abort(ConnectionLostError("the consumer was closed"))
+        await self._tasks.close()
         for connection in connections:
             await connection.ended()

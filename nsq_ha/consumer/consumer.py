@@ -20,13 +20,10 @@ from nsq_ha.consumer.connecting import CUT_OFF_TIMEOUT, Connecting
 from nsq_ha.consumer.giving_up import GiveUpPublisher
 from nsq_ha.consumer.handing import Hands, Messages
 from nsq_ha.consumer.handlers import Batch, Batches, Handling, check_batches, check_concurrency, check_handler
-from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.shell import ConsumerShell
-from nsq_ha.consumer.starting import create_channels
-from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
+from nsq_ha.consumer.statistics import consumer_notes, consumer_stats
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.engine import Lookups
-from nsq_ha.engine.lookups import TopicWatch
 from nsq_ha.engine.observe import Observer
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.engine.waiting import is_foreign
@@ -38,14 +35,9 @@ from nsq_ha.options.environment import config_from_env
 from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.options.language import declared
 from nsq_ha.policy.health import Trouble
-from nsq_ha.policy.topology import TopicView
 from nsq_ha.process.clients import clients
 from nsq_ha.process.signals import StopSignals
 from nsq_ha.stats import ConsumerStats
-
-_QUICK: Final = 1.0
-"""Seconds within which subscriptions usually succeed. After that, or a fifth of ``start_timeout`` if that is less, the
-channels of the others are created over HTTP."""
 
 _AT_EXIT: Final = 1.5
 """Seconds that an exiting process waits for the event loop of a consumer that nobody has closed."""
@@ -103,11 +95,8 @@ class Consumer(SingleUseClient):
         self._shell = self._shell_type(self._name, self.config, self._give_up_publisher, self._observer)
         self._hands = Hands(self._shell, self._check_loop)
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
-        self._opened_at = 0.0
         self._handling: Handling | None = None
         self._lookups = Lookups(self.config, access="r", observer=self._observer, channel=self.channel)
-        self._watch: TopicWatch | None = None
-        self._partitions: Partitions | None = None
         self._connecting: Connecting | None = None
         self._is_signalled = False
 
@@ -137,34 +126,18 @@ class Consumer(SingleUseClient):
     async def _open(self) -> None:
         await self._give_up_publisher.check()
         self._shell.start()
-        self._opened_at = asyncio.get_running_loop().time()
         await self._lookups.start()
-        self._watch = self._lookups.watch(self.topic)
-        shell, watch = self._shell, self._watch
-        self._partitions = partitions = Partitions(watch, self.channel, self.config, shell.machine)
-        connecting = Connecting(watch, self.channel, self.config, shell, partitions.why_not)
-        self._connecting = connecting
-        watch.listen(self._view_changed)
-        if watch.view is not None:
-            self._view_changed(watch.view)
-        shell.machine.subscriptions.seek(monotonic())
-        shell.drain()
-        connecting.start(connecting.stay(), "stays")
-        connecting.start(self._create_channels(watch, partitions), "creates channels")
+        watch = self._lookups.watch(self.topic)
+        self._connecting = connecting = Connecting(watch, self.channel, self.config, self._shell)
+        connecting.begin()
         clients.opened("consumer", self, on_exit=self._left_open)
         try:
             async with asyncio.timeout(self.config.start_timeout):
                 # A plain topic that no nsqd has keeps its messages for its first channel: nothing is missed.
-                await self._wait_until(
-                    lambda: self._is_subscribed() or (self._watch is not None and self._watch.is_nowhere)
-                )
+                await self._wait_until(lambda: self._is_subscribed() or watch.is_nowhere)
         except TimeoutError:
             if not connecting.reports.has_warned:  # else it has just been said why
-                partitions.warn_at_start(asyncio.get_running_loop().time())
-
-    async def _create_channels(self, watch: TopicWatch, partitions: Partitions) -> None:
-        await asyncio.sleep(min(_QUICK, self.config.start_timeout / 5))
-        await create_channels(watch, self.channel, self.config, partitions, self._shell.machine)
+                connecting.partitions.warn_at_start(monotonic())
 
     async def wait_subscribed(self) -> None:
         """Wait until all partitions to read are subscribed, without a time limit.
@@ -197,7 +170,7 @@ class Consumer(SingleUseClient):
         except TimeoutError as error:
             if isinstance(error, NsqError):
                 raise
-            why = "" if self._partitions is None else f": {self._partitions.why_not()}"
+            why = "" if self._connecting is None else f": {self._connecting.partitions.why_not()}"
             raise ResponseTimeoutError(
                 f"{self._name}: not all partitions are subscribed after {timeout:g} s{why}"
             ) from None
@@ -206,7 +179,8 @@ class Consumer(SingleUseClient):
         """Return the counts and states of all partitions. It may be called at any time, from any thread."""
         machine = self._shell.machine
         past, counts = machine.subscriptions.past, self._lookups.counts
-        return consumer_stats(self._hands, dict(machine.partitions), self._watch, past, counts)
+        watch = None if self._connecting is None else self._connecting.partitions.watch
+        return consumer_stats(self._hands, dict(machine.partitions), watch, past, counts)
 
     def _stopped(self) -> str | None:
         if self._shell.failure is not None:
@@ -216,17 +190,13 @@ class Consumer(SingleUseClient):
         return "closing" if self._close.has_begun else super()._stopped()
 
     def _troubles(self) -> list[Trouble]:
-        if self._watch is None or self._partitions is None or self._loop is None:
-            return []
-        now = self._loop.time()
-        read = dict(self._shell.machine.partitions)
-        return consumer_troubles(self._watch, self._partitions, read, self._opened_at, now)
+        return [] if self._connecting is None else self._connecting.partitions.troubles(monotonic())
 
     def _notes(self) -> list[str]:
         return consumer_notes(self._shell.machine)
 
     def _is_subscribed(self) -> bool:
-        return self._partitions is not None and self._partitions.are_subscribed()
+        return self._connecting is not None and self._connecting.partitions.are_subscribed()
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while True:
@@ -309,7 +279,6 @@ class Consumer(SingleUseClient):
         if self._connecting is not None:
             await self._connecting.end()
         await self._shell.giving_up.aclose()
-        self._shell.giving_up.end_threads()
         await self._lookups.aclose()
         self._observer.flush()
         clients.closed(self)
@@ -352,14 +321,6 @@ class Consumer(SingleUseClient):
                 )
 
         return wait
-
-    def _view_changed(self, view: TopicView) -> None:
-        if self._connecting is None or self._shell.closing.is_set():
-            return
-        self._connecting.viewed(view)
-        if view.meta is not None and view.meta.extend_support and self.config.decompress:
-            self._hands.expands = True
-        self._shell.changed.set()
 
     # -- RDY
 
@@ -539,10 +500,9 @@ class Consumer(SingleUseClient):
                 concurrency,
                 self.max_in_flight,
             )
-        signals: StopSignals | contextlib.nullcontext[None] = contextlib.nullcontext()
-        if install_signal_handlers:
-            signals = StopSignals(asyncio.get_running_loop(), self._stop_gently, self._stop_at_once)
-        with signals:
+        loop = asyncio.get_running_loop()
+        stop_signals = StopSignals(loop, self._stop_gently, self._stop_at_once) if install_signal_handlers else None
+        with stop_signals or contextlib.nullcontext():
             with self._shell.running(concurrency):
                 self._handling = handling
                 try:

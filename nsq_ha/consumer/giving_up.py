@@ -14,9 +14,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.base.clock import monotonic
+from nsq_ha.base.tasks import Tasks
 from nsq_ha.base.threads import HandlerThreads, is_async
 from nsq_ha.consumer.failures import FailureLog, facts, take_cause
-from nsq_ha.consumer.inflight import conn_of
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
 from nsq_ha.engine.engine import Lookups
@@ -51,8 +51,6 @@ kills each process that handles it never fails, and must be given up, too.
 
 _MOST_THREADS: Final = 32
 """Number of plain ``on_give_up`` functions that run at the same time; others wait."""
-
-_CANCELLED: Final = "giving it up was cancelled"
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -90,19 +88,13 @@ class GiveUpPublisher:
         self._topic = topic
         self._producer = producer
         options = getattr(producer, "config", None)
-        self._options = options if isinstance(options, ClientConfig) else None
-        # Whether the producer's cluster is a plain one. None if only a lookup can tell.
-        self._is_plain: bool | None = False
-        self._takes_headers: bool | None = None
-        if self._options is not None and self._options.nsqd:
-            self._is_plain, self._takes_headers = True, False
-        elif self._options is not None:
-            self._is_plain = None
+        self._is_direct = isinstance(options, ClientConfig) and bool(options.nsqd)
+        self._asked = options if isinstance(options, ClientConfig) and options.lookupd else None
+        self._view: TopicView | None = None  # of the topic to publish to
 
     def ask_nobody(self) -> None:
         """Make no lookups: the consumer is a fake one, without a cluster."""
-        self._options = None
-        self._is_plain = bool(self._is_plain)
+        self._asked = None
 
     async def check(self) -> None:
         """Check the producer, and that its cluster has the topic to publish to.
@@ -119,41 +111,39 @@ class GiveUpPublisher:
             return
         if isinstance(self._producer, SingleUseClient):
             check_entered(self._producer)
-        topic, options = self._config.dead_letter_topic, self._options
-        if options is None or not options.lookupd:
+        topic, asked = self._config.dead_letter_topic, self._asked
+        if asked is None:
             return  # another kind of producer, or nsqds that create topics automatically
         if topic is None:
-            await self._check_same_cluster(options)
+            await self._check_same_cluster(asked)
             return
-        view = await self._look_up(topic, options)
-        if view is None:
-            return
-        self._learn(view)
-        if view.is_plain:  # nsqd creates the topic at the first publish
+        view = await self._look_up_target()
+        if view is None or view.is_plain:  # a plain nsqd creates the topic at the first publish
             return
         if not view.exists:
             raise TopicNotFoundError(
-                f"dead_letter_topic {topic!r} does not exist in the producer's cluster (lookupd={_listed(options)}):"
+                f"dead_letter_topic {topic!r} does not exist in the producer's cluster (lookupd={_listed(asked)}):"
                 f" create it there (nsq-ha topic create)"
             )
         if "channel" in view.note.lower():
             log.warning("dead_letter_topic %r accepts no messages yet (%s): subscribe to it once", topic, view.note)
 
-    def _learn(self, view: TopicView) -> None:
-        """Record whether the topic to publish to takes keys, traces and headers."""
-        self._is_plain = view.is_plain
-        self._takes_headers = False if view.is_plain else None if view.meta is None else view.meta.extend_support
+    async def _look_up_target(self) -> TopicView | None:
+        """Return what is known of the topic to publish to. None without nsqlookupds, or without their answer."""
+        if self._view is None and self._asked is not None:
+            self._view = await self._look_up(self._config.dead_letter_topic or self._topic, self._asked)
+        return self._view
 
-    async def _check_same_cluster(self, options: ClientConfig) -> None:
+    async def _check_same_cluster(self, asked: ClientConfig) -> None:
         """Check that the producer republishes to the consumer's cluster, if both have nsqlookupds.
 
         Raises:
             ConfigError: Other nsqds lead the topic in the producer's cluster, or it has no such topic.
         """
         mine = self._config
-        if not mine.lookupd or set(mine.lookupd) & set(options.lookupd):
+        if not mine.lookupd or set(mine.lookupd) & set(asked.lookupd):
             return
-        read, written = await asyncio.gather(self._look_up(self._topic, mine), self._look_up(self._topic, options))
+        read, written = await asyncio.gather(self._look_up(self._topic, mine), self._look_up_target())
         if read is None or written is None or not read.leaders:
             return
         # An nsqd has the same address at every nsqlookupd.
@@ -161,7 +151,7 @@ class GiveUpPublisher:
         if not written.exists or (nodes[1] and not nodes[0] & nodes[1]):
             raise ConfigError(
                 f"on_give_up='republish' would publish messages of topic {self._topic!r} to another cluster: the"
-                f" producer's lookupd={_listed(options)} names none of its nsqds, the consumer's"
+                f" producer's lookupd={_listed(asked)} names none of its nsqds, the consumer's"
                 f" lookupd={_listed(mine)} names {', '.join(sorted(nodes[0]))}. Give a producer of the consumer's"
                 f" cluster, or on_give_up='dead_letter', whose topic may be in another one"
             )
@@ -178,21 +168,20 @@ class GiveUpPublisher:
         """
         if self._producer is None or not self._is_needed:
             return
-        message = as_stored(message)
-        letters, producer_options = self._config.dead_letter_topic, self._options
-        if self._is_plain is None and producer_options is not None:
-            view = await self._look_up(letters or message.topic, producer_options)
-            if view is not None:
-                self._learn(view)
+        message, letters = as_stored(message), self._config.dead_letter_topic
+        view = await self._look_up_target()
+        is_plain = self._is_direct or (view is not None and view.is_plain)
         options: dict[str, Any] = {}
-        if not self._is_plain:  # nsqds without partitions know neither keys nor traces
+        if not is_plain:  # nsqds without partitions know neither keys nor traces
             options["trace_id"] = message.trace_id or None
             if letters is None:
                 options["partition"] = message.partition
             else:
                 options["key"] = f"{message.topic}-{message.partition}"
         if letters is not None:
-            await self._publish_letter(self._producer, letters, message, why, options)
+            meta = None if view is None else view.meta
+            takes_headers = False if is_plain else None if meta is None else meta.extend_support
+            await self._publish_letter(self._producer, message, why, options, takes_headers=takes_headers)
             return
         if message.ext:
             options |= {"headers": message.headers, "tag": message.tag}
@@ -201,15 +190,16 @@ class GiveUpPublisher:
     async def _publish_letter(
         self,
         producer: Publishes[Awaitable[object]],
-        topic: str,
         message: Message,
         why: Failure | None,
         options: dict[str, Any],
+        *,
+        takes_headers: bool | None,
     ) -> None:
         """Publish a dead letter in the first form that the topic accepts."""
+        topic, refusal = self._config.dead_letter_topic or "", None
         origin = Provenance.of(message, why or Failure("redelivered"), time.time())
-        refusal: Exception | None = None
-        for written in forms(message, origin, takes_headers=self._takes_headers):
+        for written in forms(message, origin, takes_headers=takes_headers):
             more: dict[str, Any] = {}
             if written.headers is not None or written.tag is not None:
                 more = {"headers": written.headers, "tag": written.tag}
@@ -251,7 +241,7 @@ class GiveUpPublisher:
 
 def checked_from(config: ConsumerConfig) -> int:
     """Return the number of attempts from which on a message is checked by :meth:`GivingUp.may_be_handled`."""
-    return min(WARN_ATTEMPTS, (config.max_attempts or 65535) + 1)
+    return min(WARN_ATTEMPTS, config.max_attempts or WARN_ATTEMPTS)
 
 
 class GivingUp:
@@ -261,7 +251,7 @@ class GivingUp:
         config: The consumer's options.
         publisher: Publishes given-up messages.
         machine: Has the messages.
-        give_back: Requeues one that has not failed.
+        take_back: Hands one out again that has not failed.
         observer: The consumer's.
 
     Attributes:
@@ -273,17 +263,17 @@ class GivingUp:
         config: ConsumerConfig,
         publisher: GiveUpPublisher,
         machine: ConsumerMachine,
-        give_back: Callable[[Message, str], None],
+        take_back: Callable[[Message, str], None],
         observer: Observer = SILENT,
     ) -> None:
         self._config = config
         self._publisher = publisher
         self._machine = machine
-        self._give_back = give_back
+        self._take_back = take_back
         self._observer = observer
         self.given_up: int = 0
         self._busy: set[asyncio.Task[Any] | None] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._apart = Tasks(log)  # those that only the end of the consumer cancels
         self._threads = HandlerThreads(_MOST_THREADS)
         # Why messages are given up that are redelivered only for that. None if no failure is known.
         self._not_given_up: dict[MessageIdentity, Failure | None] = {}
@@ -298,25 +288,22 @@ class GivingUp:
         """Warn about a message that keeps coming, or give it up; return whether to handle it."""
         attempts = message.attempts
         limit = self._config.max_attempts
-        is_left = bool(self._not_given_up) and message.identity in self._not_given_up
+        is_left = message.identity in self._not_given_up
         if limit is None or (attempts <= limit + EXTRA_DELIVERIES and not is_left):
             times, rest = divmod(attempts, WARN_ATTEMPTS)
             if times and not rest and not times & (times - 1):  # a power of two
                 log.warning("%r is redelivered again and again: this is delivery %d", message, attempts)
             return True
-        how = ", which failed before" if is_left else " unhandled"
         why = self._not_given_up.pop(message.identity, None)
-        log.warning("giving up %r%s: delivery %d, max_attempts=%d", message, how, attempts, limit)
-        await self._give_up(message, why)
+        await self._give_up(message, why, ", which failed before" if is_left else " unhandled")
         return False
 
     async def failed(self, message: Message, error: BaseException) -> None:
         """Requeue a message whose handler failed, or give it up if that was its last attempt."""
         self._failures.failed(message, error, monotonic())
-        if message.answered:
-            return
-        self._machine.failed(message, monotonic())
-        await self._failed(message, error, None)
+        if not message.answered:
+            self._machine.failed(message, monotonic())
+            await self._failed(message, error, None)
 
     async def unreadable(self, message: Message, error: BodyError, delay: float) -> None:
         """Do the same with a message that no handler can get.
@@ -329,16 +316,10 @@ class GivingUp:
         await self._failed(message, error, delay)
 
     async def _failed(self, message: Message, error: BaseException, delay: float | None) -> None:
-        if not self._was_last(message) or self._waits(message):
-            message.requeue(delay)
-            return
-        self._log_last(message)
-        try:
+        if self._was_last(message) and not self._waits(message):
             await self._give_up(message, Failure.of("failed", error))
-        except asyncio.CancelledError:
-            if not message.answered:
-                self._give_back(message, _CANCELLED)
-            raise
+        else:
+            message.requeue(delay)
 
     def gives_up(self, message: Message) -> bool:
         """Start giving up a requeued message if that was its last attempt; return whether it was."""
@@ -351,26 +332,13 @@ class GivingUp:
             return False
         # A copy, since the end of the caller's block must not finish this one while it is given up.
         again = self._machine.reopened(message)
-        self._log_last(message)
-        task = asyncio.create_task(self._give_up_apart(again, why), name=f"nsq_ha gives up {message!r}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._machine.begin_give_up(again, monotonic())
+        self._apart.start(self._give_up(again, why), f"nsq_ha gives up {message!r}")
         return True
-
-    @property
-    def is_giving_up(self) -> bool:
-        """Whether a message is being given up now."""
-        return bool(self._busy or self._tasks)
 
     async def aclose(self) -> None:
         """Cancel pending work; its messages are redelivered."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def end_threads(self) -> None:
-        """End the threads of a plain ``on_give_up``, when no message can be given up anymore."""
+        await self._apart.close()
         self._threads.close()
 
     def _was_last(self, message: Message) -> bool:
@@ -390,35 +358,21 @@ class GivingUp:
             self._not_given_up.clear()
         self._not_given_up[message.identity] = why
 
-    def _log_last(self, message: Message) -> None:
-        limit = self._config.max_attempts
-        if limit is not None and message.attempts > limit:
-            log.warning("giving up %r: delivery %d failed, max_attempts=%d", message, message.attempts, limit)
-        else:
-            log.warning("giving up %r: attempt %d of %s failed", message, message.attempts, limit)
-
-    async def _give_up_apart(self, message: Message, why: Failure | None) -> None:
-        """Give a message up in a task of its own, which only the end of the consumer cancels."""
-        try:
-            await self._give_up(message, why)
-        except asyncio.CancelledError:
-            if not message.answered and not conn_of(message).is_returned_at_end:
-                self._give_back(message, _CANCELLED)
-            raise
-
-    async def _give_up(self, message: Message, why: Failure | None) -> None:
+    async def _give_up(self, message: Message, why: Failure | None, how: str = "") -> None:
+        did, limit = "" if how else " failed", self._config.max_attempts
+        log.warning("giving up %r%s: delivery %d%s, max_attempts=%s", message, how, message.attempts, did, limit)
         task = asyncio.current_task()
         self._busy.add(task)
         self._machine.begin_give_up(message, monotonic())
         try:
             await self._apply(message, why)
         except (Exception, asyncio.CancelledError) as error:  # the application's function may raise anything
-            if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
-                self._remember(message, why)
+            self._remember(message, why)
+            if not is_foreign(error):
+                self._take_back(message, "giving it up was cancelled")
                 raise
             log.warning("%r could not be given up and will be redelivered: %s", message, error)
             self._report(message, str(error) or repr(error))
-            self._remember(message, why)
             if not message.answered:
                 message.requeue()
         except BaseException:  # ends the iteration or the run, which must not give the message up again

@@ -86,7 +86,7 @@ class Hands:
     def __init__(self, shell: ConsumerShell, check_loop: Callable[[], None]) -> None:
         self.shell: ConsumerShell = shell
         self.checked_from: int = checked_from(shell.config)
-        self.expands: bool = False
+        self.expands: bool = shell.config.decompress
         self._check_loop = check_loop
         self._by_task: WeakKeyDictionary[asyncio.Task[object], Messages] = WeakKeyDictionary()
         self._expanding_bytes = 0  # what bodies may become that are being expanded in threads

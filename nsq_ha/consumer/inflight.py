@@ -127,9 +127,7 @@ class ReadPartition:
         short_lives: Subscriptions in a row that were lost before they settled.
         settled_at: When the last subscription counts as working.
         subscribed_at: When it was subscribed last. None if it never was.
-        retry_at: When to connect again.
-        not_replaced: Attempts in a row to replace a connection whose time is limited.
-        replace_at: When to try that again.
+        retry_at: When to connect again, or to replace a connection whose time is limited.
         outage: What is wrong, from the first failure until a subscription has settled.
         trouble: Why it is not subscribed. None while it is.
         has_channel: It has the channel, as far as is known.
@@ -151,8 +149,6 @@ class ReadPartition:
         self.settled_at: float = -math.inf
         self.subscribed_at: float | None = None
         self.retry_at: float = -math.inf
-        self.not_replaced: int = 0
-        self.replace_at: float = -math.inf
         self.outage: Outage = Outage()
         self.trouble: NsqError | None = None
         self.has_channel: bool = False

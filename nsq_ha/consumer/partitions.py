@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.consumer import choice
 from nsq_ha.engine.lookup_log import numbered
 from nsq_ha.errors import TopicNotFoundError
+from nsq_ha.policy.health import Trouble
 
 if TYPE_CHECKING:
     from nsq_ha.consumer.machine import ConsumerMachine
@@ -30,37 +31,49 @@ class Partitions:
         channel: The channel.
         config: The consumer's options.
         machine: The consumer's.
+        now: The time.
+
+    Attributes:
+        watch: As given.
     """
 
-    def __init__(self, watch: TopicWatch, channel: str, config: ConsumerConfig, machine: ConsumerMachine) -> None:
-        self._watch = watch
+    def __init__(
+        self, watch: TopicWatch, channel: str, config: ConsumerConfig, machine: ConsumerMachine, now: float
+    ) -> None:
+        self.watch: TopicWatch = watch
+        self._opened_at = now
         self._name = f"{watch.topic}/{channel}"
         self._config = config
         self._machine = machine
 
     def are_subscribed(self) -> bool:
         """Return whether all partitions to read are subscribed; False while none is known."""
-        wanted = self.needed()
-        return bool(wanted) and all(map(self.is_subscribed, wanted))
+        wanted = choice.needed(self._config, self.watch.view)
+        return bool(wanted) and wanted <= self._subscribed()
 
-    def needed(self) -> set[int]:
-        """Return the partitions that must be subscribed."""
-        return choice.needed(self._config, self._watch.view)
+    def _subscribed(self) -> set[int]:
+        return {number for number, each in tuple(self._machine.partitions.items()) if each.conn is not None}
 
-    def is_subscribed(self, number: int) -> bool:
-        """Return whether messages of a partition may arrive."""
-        partition = self._machine.partitions.get(number)
-        return partition is not None and partition.conn is not None
-
-    @property
-    def is_any_read(self) -> bool:
-        """Whether any partition is subscribed."""
-        return any(map(self.is_subscribed, tuple(self._machine.partitions)))
-
-    @property
-    def absent_since(self) -> float | None:
-        """Since when there is nothing to read, in the loop's time. None if there is."""
-        return self._machine.subscriptions.absence.began_at
+    def troubles(self, now: float) -> list[Trouble]:
+        """Return what does not work; may be asked from any thread."""
+        watch, wanted, subscribed = self.watch, choice.needed(self._config, self.watch.view), self._subscribed()
+        found: list[Trouble] = []
+        error, failing_since = watch.error, watch.failing_since
+        if error is not None and failing_since is not None:
+            found.append(Trouble("", str(error), now - failing_since))
+        elif not wanted and not subscribed:  # an nsqd that is not listed any more is read while its connection lasts
+            since = self._machine.subscriptions.absence.began_at
+            found.append(Trouble(watch.topic, self.why_not(), now - (since or self._opened_at)))
+        for number in sorted(wanted - subscribed):
+            partition, name = self._machine.partitions.get(number), watch.name_of(number)
+            leaderless = watch.leaderless_since.get(number)
+            began_at, why = (None, None) if partition is None else (partition.outage.began_at, partition.trouble)
+            if leaderless is not None:
+                # The nsqd may have failed before the nsqlookupds noticed: it is one outage.
+                found.append(Trouble(name, "has no leader", now - min(leaderless, began_at or leaderless)))
+            else:
+                found.append(Trouble(name, str(why or "is not subscribed yet"), now - (began_at or self._opened_at)))
+        return found
 
     def warn_at_start(self, now: float) -> None:
         """Warn that entering continues without all partitions."""
@@ -78,7 +91,7 @@ class Partitions:
 
     def without_channel(self) -> set[int]:
         """Return the partitions to read that may not have the channel; none of a plain topic, which keeps messages."""
-        view, partitions = self._watch.view, self._machine.partitions
+        view, partitions = self.watch.view, self._machine.partitions
         if view is not None and choice.has_no_partitions(view):
             return set()
         wanted = choice.wanted(self._config, view)
@@ -86,7 +99,7 @@ class Partitions:
 
     def why_not(self) -> str:
         """Return why not all partitions to read are subscribed; may be asked from any thread."""
-        watch, partitions = self._watch, dict(self._machine.partitions)
+        watch, partitions = self.watch, dict(self._machine.partitions)
         if watch.view is not None and watch.error is None and not choice.is_listed(watch.view):
             return self._why_absent(watch.view)
         troubles = {p: str(trouble) for p, each in partitions.items() if (trouble := each.trouble) is not None}
@@ -106,7 +119,7 @@ class Partitions:
         return "; ".join(texts) or f"no partition has a leader yet{watch.view.cause}"
 
     def _why_absent(self, view: TopicView) -> str:
-        topic = self._watch.topic
+        topic = self.watch.topic
         if view.is_plain and view.exists and view.partition_num:
             return (
                 f"no nsqlookupd lists an nsqd for topic {topic!r} any more: it was deleted, its nsqds do not run, or"
@@ -120,7 +133,7 @@ class Partitions:
 
     def _named(self, numbers: list[int]) -> str:
         """Return how texts name partitions: by their numbers, or those of a plain topic by their nsqds."""
-        view = self._watch.view
+        view = self.watch.view
         if view is None or not choice.has_no_partitions(view):
             return numbered(numbers)
         known = view.known

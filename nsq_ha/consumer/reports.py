@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from nsq_ha.engine.observe import PartitionReports
 from nsq_ha.errors import RemoteProtocolError, ServerError
+from nsq_ha.events import Connected, Disconnected, Recovered, Refused, Stalled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.consumer.actions import Absent, PartitionEvent
+    from nsq_ha.consumer.actions import PartitionEvent
     from nsq_ha.consumer.inflight import ReadPartition
     from nsq_ha.engine.lookups import TopicWatch
+    from nsq_ha.events import Event
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -35,74 +36,75 @@ class ConsumerReports:
         self._watch = watch
         self._channel = channel
         self._why_not = why_not
-        self._of_topic = PartitionReports(watch.observer, watch.topic, channel, None)
-        self._of_partitions: dict[ReadPartition, PartitionReports] = {}
 
-    def of(self, partition: ReadPartition) -> PartitionReports:
-        """Return what passes the events of a partition on."""
-        found = self._of_partitions.get(partition)
-        if found is None:
-            watch = self._watch
-            found = PartitionReports(watch.observer, watch.topic, self._channel, partition.number)
-            self._of_partitions[partition] = found
-        return found
+    def _tell(self, kind: Callable[..., Event], partition: ReadPartition | None, **facts: object) -> None:
+        watch, number = self._watch, None if partition is None else partition.number
+        watch.observer.event(kind(topic=watch.topic, channel=self._channel, partition=number, **facts))
 
     def report(self, event: PartitionEvent) -> None:
-        """Tell what has happened to a partition."""
-        what, partition, node, error, conn, outage = event
+        """Tell what has happened to a partition, or to the topic."""
+        if event.partition is None:
+            self._of_topic(event)
+        elif event.what == "failed":
+            self._failed(event, event.partition)
+        else:
+            self._changed(event, event.partition)
+
+    def _changed(self, event: PartitionEvent, partition: ReadPartition) -> None:
+        what, _, node, error, conn, outage = event
         name, address = self._watch.name_of(partition.number), "" if node is None else node.address
-        to, connection = self.of(partition), "" if conn is None or conn.handle is None else conn.handle.name
+        connection = "" if conn is None or conn.handle is None else conn.handle.name
         if what == "subscribed":
             log.info("subscribed to %s over %s", name, connection)
-            to.connected(address)
+            self._tell(Connected, partition, nsqd=address)
         elif what == "replaced":
             log.debug("%s: opened another connection to nsqd %s, %s", name, address, connection)
         elif what == "disconnected":
-            to.disconnected(error)
-        elif what == "failed":
-            self._failed(event, name, address)
+            self._tell(Disconnected, partition, nsqd=address, reason=str(error))
         elif what == "settled" and outage is not None:
             # At the same level as the warning, so that whoever saw that sees this, too.
             log.warning("%s at nsqd %s: reading again after %.0f s", name, address, outage.seconds)
-            to.recovered(outage)
+            self._tell(Recovered, partition, **outage._asdict())
         elif what == "refused" and isinstance(error, ServerError):
-            to.refused(error, address)
+            self._tell(Refused, partition, nsqd=address, code=error.code, text=str(error))
         elif what == "final":
             log.error("%s at nsqd %s: %s", name, address, error)
         elif what == "moved":
             log.info("%s: the leader moved from %s", name, connection)
         elif what == "gone":
-            self._gone(partition, name)
+            is_plain = name == self._watch.topic
+            log.info(
+                "%s",
+                f"{name}: an nsqd that is no longer listed is not read any more"
+                if is_plain
+                else f"{name} is no longer a partition of the topic",
+            )
 
-    def _gone(self, partition: ReadPartition, name: str) -> None:
-        self._of_partitions.pop(partition, None)
-        if name == self._watch.topic:
-            log.info("%s: an nsqd that is no longer listed is not read any more", name)
-        else:
-            log.info("%s is no longer a partition of the topic", name)
-
-    def _failed(self, event: PartitionEvent, name: str, address: str) -> None:
+    def _failed(self, event: PartitionEvent, partition: ReadPartition) -> None:
         """Log a failure, as a warning if failures have lasted long enough."""
         outage, error, said = event.outage, event.error, str(event.error)
-        if address:  # many reasons begin with the address
+        if event.node is not None:  # many reasons begin with the address
+            name, address = self._watch.name_of(partition.number), event.node.address
             said = f"{name} at nsqd {address}: {said.removeprefix(address).removeprefix(':').lstrip()}"
         if outage is not None:
-            log.warning("%s; still trying after %.0f s and %d failures", said, outage.seconds, outage.failures)
-            self.of(event.partition).stalled(outage, error)
-        elif event.partition.outage.failures > 1:
+            log.warning("%s; still trying after %.0f s and %d failures", said, *outage)
+            self._tell(Stalled, partition, reason=str(error), **outage._asdict())
+        elif partition.outage.failures > 1:
             log.debug("%s", said)
         else:
             # The next connection may seem sound until nsqd delivers the same message again, a message timeout later.
             log.log(logging.WARNING if isinstance(error, RemoteProtocolError) else logging.INFO, "%s", said)
 
-    def absent(self, report: Absent) -> None:
+    def _of_topic(self, event: PartitionEvent) -> None:
         """Tell that there is nothing to read, or that there is something again."""
-        outage, name = report.outage, f"{self._watch.topic}/{self._channel}"
-        if report.is_over:
+        outage, name = event.outage, f"{self._watch.topic}/{self._channel}"
+        if outage is None:
+            return
+        if event.what == "found":
             log.warning("%s: found the topic after %.0f s", name, outage.seconds)
-            self._of_topic.recovered(outage)
+            self._tell(Recovered, None, **outage._asdict())
         else:
             self.has_warned = True
             why = self._why_not()
             log.warning("%s: nothing to read for %.0f s: %s; still looking", name, outage.seconds, why)
-            self._of_topic.stalled(outage, why)
+            self._tell(Stalled, None, reason=why, **outage._asdict())

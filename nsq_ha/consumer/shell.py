@@ -65,7 +65,6 @@ class ConsumerShell:
         is_due: What the machine wants will be done in this turn.
         failure: An error that retrying cannot fix. None if there is none.
         acts: What to do for each type of the machine's actions; those about connections are added at the start.
-        retry: Takes again what could not be taken.
         waiters: Complete when there may be a message, for tasks that wait for one.
         on_pause: Called after a failure that matters: others keep messages that were handed out to nobody yet.
     """
@@ -79,7 +78,7 @@ class ConsumerShell:
         self.machine: ConsumerMachine = ConsumerMachine(config, random.random, monotonic(), topic)
         self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, observer)
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
-        self.giving_up: GivingUp = GivingUp(config, publisher, self.machine, self.give_back, observer)
+        self.giving_up: GivingUp = GivingUp(config, publisher, self.machine, self.take_back, observer)
         self.busy: set[asyncio.Task[Any]] = set()
         self.closing: asyncio.Event = asyncio.Event()
         self.changed: asyncio.Event = asyncio.Event()
@@ -95,7 +94,6 @@ class ConsumerShell:
             Flooded: self._was_flooded,
             Paused: self._paused,
         }
-        self.retry: Callable[[], None] = lambda: None
         self.on_pause: set[Callable[[], None]] = set()
         self.is_open: bool = False  # started, and neither closing nor refused
         self._observer = observer
@@ -352,7 +350,6 @@ class ConsumerShell:
 
     def _tick(self, now: float) -> None:
         try:
-            self.retry()
             self.machine.tick(now, is_awaited=self.is_awaited)
         except Exception as error:  # noqa: BLE001 - a later one may work
             report_unexpected(log, f"the clock of {self.name}", error)

@@ -15,9 +15,10 @@ Source: server protocol 5.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ServerError, TlsRequiredError
 from nsq_ha.options.checks import EPHEMERAL_SUFFIX
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsq_ha.admin.nsqd_http import NsqdHttp
+    from nsq_ha.consumer.inflight import ReadPartition
     from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.consumer.partitions import Partitions
     from nsq_ha.engine.lookups import TopicWatch
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
     from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.options.start_from import StartFrom
     from nsq_ha.policy.topology import Node
+
+_QUICK: Final = 1.0
+"""Seconds within which subscriptions usually succeed. After that, or a fifth of ``start_timeout`` if that is less, the
+channels of the others are created over HTTP."""
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -179,6 +185,7 @@ async def create_channels(
     SUB creates it, too, and is quicker: for 254 partitions of a real cluster it takes 0.3 s, and HTTP 2 s. So this
     is for servers that are slow to answer, or slow to connect to. What fails here is left to SUB.
     """
+    await asyncio.sleep(min(_QUICK, config.start_timeout / 5))
     view, new_partitions = watch.view, watch.new_partitions
     is_lasting = not channel.endswith(EPHEMERAL_SUFFIX)
     if view is None or view.is_plain or new_partitions is None or not is_lasting or machine.is_closing:
@@ -187,12 +194,10 @@ async def create_channels(
     start = config.start_from
     placed: Iterable[int] = start if isinstance(start, Mapping) else () if start is None else machine.partitions
 
-    async def create(number: int) -> None:
-        try:
-            await new_partitions.create(number, view.leaders[number], channel, ordered=False)
-            machine.partitions[number].has_channel = True
-        except Exception as error:  # noqa: BLE001 - it is only a help
-            log.debug("%s-%d: channel not created: %s", watch.topic, number, error)
+    async def create(partition: ReadPartition) -> None:
+        with contextlib.suppress(NsqError):
+            await new_partitions.create(partition.number, view.leaders[partition.number], channel, ordered=False)
+            partition.has_channel = True
 
     waiting = (partitions.without_channel() & machine.partitions.keys() & view.leaders.keys()).difference(placed)
-    await asyncio.gather(*map(create, waiting))
+    await asyncio.gather(*(create(machine.partitions[number]) for number in waiting))

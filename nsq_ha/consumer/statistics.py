@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from nsq_ha.message import State
-from nsq_ha.policy.health import Trouble
 from nsq_ha.stats import ConsumerPartition, ConsumerStats, PartitionState
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.handing import Hands
     from nsq_ha.consumer.inflight import DeliveryCounts, ReadPartition
     from nsq_ha.consumer.machine import ConsumerMachine
-    from nsq_ha.consumer.partitions import Partitions
     from nsq_ha.engine.lookups import LookupCounts, TopicWatch
 
 
@@ -105,32 +103,3 @@ def consumer_notes(machine: ConsumerMachine) -> list[str]:
     if machine.pause.wants_test is not None:
         notes.append("handlers fail: messages are held back, but for one at a time")
     return notes
-
-
-def consumer_troubles(
-    watch: TopicWatch, partitions: Partitions, read: Mapping[int, ReadPartition], opened_at: float, now: float
-) -> list[Trouble]:
-    """Return what does not work, at the loop's time ``now``."""
-    found: list[Trouble] = []
-    error, failing_since = watch.error, watch.failing_since
-    if error is not None and failing_since is not None:
-        found.append(Trouble("", str(error), now - failing_since))
-    wanted = partitions.needed()
-    # nsqds of a plain cluster that are not listed any more are read while their connections last.
-    if not wanted and error is None and not partitions.is_any_read:
-        since = opened_at if partitions.absent_since is None else partitions.absent_since
-        found.append(Trouble(watch.topic, partitions.why_not(), now - since))
-    leaderless = dict(watch.leaderless_since)
-    for number in sorted(wanted):
-        if partitions.is_subscribed(number):
-            continue
-        partition, name = read.get(number), watch.name_of(number)
-        began_at = None if partition is None else partition.outage.began_at
-        if number in leaderless:
-            since = leaderless[number]
-            # The nsqd may have failed before the nsqlookupds noticed: it is one outage.
-            found.append(Trouble(name, "has no leader", now - min(since, began_at or since)))
-            continue
-        reason, since = None if partition is None else partition.trouble, began_at or opened_at
-        found.append(Trouble(name, "is not subscribed yet" if reason is None else str(reason), now - since))
-    return found

@@ -31,17 +31,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.consumer import choice
-from nsq_ha.consumer.actions import (
-    Abandon,
-    Absent,
-    Connect,
-    Disconnect,
-    KeepAlive,
-    LookUps,
-    PartitionEvent,
-    StopMessages,
-    Unreadable,
-)
+from nsq_ha.consumer.actions import ConnectionAction, LookUps, PartitionEvent, Unreadable
 from nsq_ha.consumer.answers import Said
 from nsq_ha.consumer.inflight import DeliveryCounts, ReadPartition, Stage, Subscription
 from nsq_ha.errors import (
@@ -76,9 +66,6 @@ SETTLED_INTERVALS: Final = 2
 LONGEST_SETTLING: Final = 10.0
 """Most seconds until it counts as working, even with long heartbeat intervals."""
 
-CLOSE_GRACE: Final = 1.0
-"""Seconds that the peer gets to confirm the end of TLS."""
-
 _MUST_BE_ORDERED: Final = "E_SUB_ORDER_IS_MUST"
 
 _PERMANENT: Final = (
@@ -103,6 +90,7 @@ class Subscriptions:
         view: What the nsqlookupds say. None before the first lookup.
         past: Counts of partitions that are no longer read.
         absence: Since when there is nothing to read.
+        news: A view that was not looked at yet.
         wake_at: When to call :meth:`tick`.
     """
 
@@ -110,18 +98,23 @@ class Subscriptions:
         self.view: TopicView | None = None
         self.past: DeliveryCounts = DeliveryCounts()
         self.absence: Outage = Outage()
+        self.news: TopicView | None = None
         self.wake_at: float = math.inf
         self._config, self._topic, self._messages, self._chance = config, topic, messages, chance
         self._partitions = messages.partitions
         self._actions = messages.actions
         self._wanting: dict[ReadPartition, None] = {}
         self._is_looked_up = False
-        self._ending: dict[Subscription, float] = {}  # what sends its last bytes, until when
 
     def _wake(self, when: float) -> None:
         self.wake_at = min(self.wake_at, when)
 
     # ------------------------------------------------------------ what is read
+
+    def learn(self, view: TopicView, now: float) -> None:
+        """Have the next tick look at what the nsqlookupds say, and the one after it if that fails."""
+        self.news = view
+        self._wake(now)
 
     def viewed(self, view: TopicView, now: float) -> None:
         """Take what the nsqlookupds say."""
@@ -179,7 +172,7 @@ class Subscriptions:
             if conn is not None:
                 self.end(conn, reason, now)
         if partition.conn is not None:
-            self._actions.append(Abandon(partition.conn))  # which says :meth:`end` after that
+            self._actions.append(ConnectionAction("leave", partition.conn))  # which says :meth:`end` after that
 
     def seek(self, now: float) -> None:
         """Look the topic up often while there is nothing to read, since a new channel misses what is earlier; and warn.
@@ -189,16 +182,14 @@ class Subscriptions:
         Nsqds of a plain cluster that are not listed any more deliver while their connections last.
         """
         absence = self.absence
-        is_found = choice.is_listed(self.view)
-        if is_found:
-            over = absence.recovered(now)
-            if over is not None:
-                self._actions.append(Absent(over, is_over=True))
+        if choice.is_listed(self.view):
+            if (over := absence.recovered(now)) is not None:
+                self._actions.append(PartitionEvent("found", outage=over))
         elif not any(partition.conn for partition in self._partitions.values()):
             if absence.began_at is None:
                 absence.failed(now)
             if (warned := absence.warning(now)) is not None:
-                self._actions.append(Absent(warned, is_over=False))
+                self._actions.append(PartitionEvent("absent", outage=warned))
             if absence.warn_at is not None:
                 self._wake(absence.warn_at)
         self._look_up()
@@ -208,7 +199,7 @@ class Subscriptions:
         is_wanted = not self._messages.is_closing and bool(self._wanting or self.absence.began_at is not None)
         if is_wanted is not self._is_looked_up:
             self._is_looked_up = is_wanted
-            self._actions.append(LookUps("often" if is_wanted else "rarely"))
+            self._actions.append(LookUps(is_wanted))
 
     def is_unlisted(self, partition: ReadPartition) -> bool:
         """Return whether it is an nsqd of a plain cluster that no nsqlookupd lists any more; it may never return."""
@@ -220,14 +211,11 @@ class Subscriptions:
     def tick(self, now: float) -> None:
         """Do what is due."""
         self.wake_at = math.inf
+        if self.news is not None:
+            self.viewed(self.news, now)
+            self.news = None
         for partition in tuple(self._partitions.values()):
             self._look(partition, now)
-        for conn, until in tuple(self._ending.items()):
-            if now >= until:
-                del self._ending[conn]
-                self._actions.append(Disconnect(conn, ConnectionLostError("replaced")))
-            else:
-                self._wake(until)
         if not self._messages.is_closing:
             self.seek(now)
 
@@ -269,7 +257,6 @@ class Subscriptions:
         if now < partition.retry_at:
             self._wake(partition.retry_at)
         elif partition.led is not None:
-            self._actions.append(LookUps("if old"))  # if the node is gone, the lookup names another one
             self._open(partition, partition.led, None)
         elif not self.is_unlisted(partition):
             view = self.view
@@ -285,7 +272,7 @@ class Subscriptions:
             led=led,
             replaces=replaces,
         )
-        self._actions.append(Connect(conn))
+        self._actions.append(ConnectionAction("open", conn))
 
     def opened(self, conn: Subscription, now: float) -> bool:
         """Take that a connection is open; return whether to subscribe. The former leader is left before that."""
@@ -343,8 +330,7 @@ class Subscriptions:
             self._actions.append(PartitionEvent("refused", partition, conn.node, error))
         self._forget(conn, error, now)
         if conn.replaces is not None:
-            partition.not_replaced += 1
-            partition.replace_at = now + delay_after(self._config.backoff, partition.not_replaced, self._chance)
+            self._pause(partition, now)
             text = f"partition {partition.number}: the connection could not be replaced yet: {error}"
             self._actions.append(Said(is_warning=False, text=text))
         elif self._ends(partition, final := self._explained(error)):
@@ -357,10 +343,13 @@ class Subscriptions:
 
     def _fail(self, partition: ReadPartition, error: NsqError, node: Node | None, now: float) -> None:
         """Record a failure, and pause."""
+        self._pause(partition, now)
+        self._trouble(partition, error, node, now)
+
+    def _pause(self, partition: ReadPartition, now: float) -> None:
         partition.failures += 1
         partition.retry_at = now + delay_after(self._config.backoff, partition.failures, self._chance)
         self._wake(partition.retry_at)
-        self._trouble(partition, error, node, now)
 
     def _trouble(self, partition: ReadPartition, error: NsqError, node: Node | None, now: float) -> None:
         partition.trouble = error = self._explained(error)
@@ -389,8 +378,8 @@ class Subscriptions:
         """Take that an open connection has ended."""
         partition = conn.partition
         if conn.stage is Stage.CLOSED:
-            self._ending.pop(conn, None)
-        elif conn is partition.opening:
+            return
+        if conn is partition.opening:
             self.failed(conn, error, now)
         else:
             is_used, is_moved = conn is partition.conn, partition.is_moved_from(conn)
@@ -414,7 +403,7 @@ class Subscriptions:
     def end(self, conn: Subscription, reason: NsqError, now: float) -> None:
         """End a connection, or the attempt to open it."""
         if conn.stage is not Stage.CLOSED:
-            self._actions.append(Disconnect(conn, reason))
+            self._actions.append(ConnectionAction("abort", conn, reason))
             self._forget(conn, reason, now)
 
     def _forget(self, conn: Subscription, reason: NsqError, now: float) -> None:
@@ -424,7 +413,7 @@ class Subscriptions:
         if partition.opening is conn:
             partition.opening = None
         if partition.conn is conn:
-            self._actions.append(PartitionEvent("disconnected", partition, error=reason))
+            self._actions.append(PartitionEvent("disconnected", partition, conn.node, reason))
             if partition.opening is not None and partition.opening.replaces is conn:
                 self.end(partition.opening, ConnectionLostError("no longer needed"), now)
         self._messages.lost(conn, now)
@@ -444,13 +433,13 @@ class Subscriptions:
             return
         if successor is not None:
             if successor.stage is Stage.SUBSCRIBED and is_over:
-                partition.not_replaced = 0
+                partition.failures = partition.short_lives
                 self._drain(conn, now)
                 self._use(partition, successor, now)
                 self._actions.append(PartitionEvent("replaced", partition, successor.node, conn=successor))
         elif phase is Phase.DUE:
-            if now < partition.replace_at:
-                self._wake(partition.replace_at)
+            if now < partition.retry_at:
+                self._wake(partition.retry_at)
             else:
                 self._open(partition, (conn.node, conn.meta), conn)
         else:
@@ -464,16 +453,17 @@ class Subscriptions:
             f"closed the connection to {conn.node.address}: nsqd can no longer write to this connection"
         )
         if conn.is_outstanding(now):
-            self._actions.append(PartitionEvent("disconnected", partition, error=reason))
+            self._actions.append(PartitionEvent("disconnected", partition, conn.node, reason))
             self._drain(conn, now)
         else:
             self.end(conn, reason, now)
+        partition.failures = partition.short_lives
         self._fail(partition, reason, conn.node, now)
 
     def _stop(self, conn: Subscription) -> None:
         if not conn.is_stopping:
             conn.is_stopping = True
-            self._actions.append(StopMessages(conn))
+            self._actions.append(ConnectionAction("stop", conn))
 
     def stopped(self, conn: Subscription, now: float) -> None:
         """Take that CLS was answered, or never will be."""
@@ -494,13 +484,11 @@ class Subscriptions:
     def _look_at_replaced(self, conn: Subscription, now: float) -> None:
         if not conn.is_outstanding(now):
             conn.stage = Stage.CLOSED
-            self._ending[conn] = now + CLOSE_GRACE
-            self._actions.append(Disconnect(conn, ConnectionLostError("replaced"), is_gentle=True))
+            self._actions.append(ConnectionAction("close", conn))
             self._messages.lost(conn, now)
-            self._wake(now + CLOSE_GRACE)
             return
         if now >= conn.alive_at:
-            self._actions.append(KeepAlive(conn))
+            self._actions.append(ConnectionAction("keep alive", conn))
             conn.alive_at = now + self._config.heartbeat_interval / 2
         self._wake(conn.alive_at)
 

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -177,7 +177,7 @@ class TopicWatch:
         self._calm_rounds = 0
         self._streak = 0  # rounds on demand without news
         self._is_wanted = True
-        self._waiting = 0
+        self._is_awaited = False
         self._sooner = asyncio.Event()
         self._round_ended = asyncio.Event()
         self._task = engine.tasks.start(self._keep(), f"lookups of {topic}")
@@ -210,15 +210,10 @@ class TopicWatch:
         if self._loop.time() - self._begun_at > self._shortest:
             self.refresh_soon()
 
-    @contextlib.contextmanager
-    def wanted(self) -> Iterator[None]:
-        """Look up often while the block runs, since its code waits for a change."""
-        self._waiting += 1
+    def look_up_often(self, *, is_wanted: bool) -> None:
+        """Look up often from now on, since something waits for a change; or no longer."""
+        self._is_awaited = is_wanted
         self._sooner.set()
-        try:
-            yield
-        finally:
-            self._waiting -= 1
 
     async def next_round(self) -> None:
         """Wait for the end of a round that begins after this call, even if it gets no answer.
@@ -289,7 +284,7 @@ class TopicWatch:
 
     @property
     def _is_demanded(self) -> bool:
-        return self._is_wanted or self._waiting > 0 or (self.view is not None and self.view.unsettled)
+        return self._is_wanted or self._is_awaited or (self.view is not None and self.view.unsettled)
 
     async def _round(self) -> None:
         is_periodic, self._is_wanted = not self._is_demanded, False

@@ -33,15 +33,14 @@ import msgspec
 from nsq_ha import tracelog
 from nsq_ha.base import aside
 from nsq_ha.base.unexpected import log_traceback
-from nsq_ha.events import Connected, Disconnected, Event, Recovered, Refused, Stalled
 from nsq_ha.process.clients import clients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from nsq_ha.errors import PublishError, ServerError
+    from nsq_ha.errors import PublishError
+    from nsq_ha.events import Event
     from nsq_ha.message import Message, Receipt
-    from nsq_ha.policy.timing import Warned
 
 log: logging.Logger = logging.getLogger("nsq_ha.events")
 
@@ -249,47 +248,3 @@ class Observer:
 
 SILENT: Final = Observer()
 """For parts that report to nobody."""
-
-
-class PartitionReports:
-    """Reports the changes of one partition, or the outages of a whole topic.
-
-    Args:
-        observer: The client's.
-        topic: The topic.
-        channel: The consumer's channel. None for a producer.
-        partition: The partition. None for the whole topic.
-    """
-
-    def __init__(self, observer: Observer, topic: str, channel: str | None, partition: int | None) -> None:
-        self._observer = observer
-        self._topic = topic
-        self._channel = channel
-        self._partition = partition
-        self._nsqd: str | None = None
-
-    def connected(self, nsqd: str) -> None:
-        """Report that a connection to the leader can be used."""
-        self._nsqd = nsqd
-        self._report(Connected, nsqd=nsqd)
-
-    def disconnected(self, reason: object) -> None:
-        """Report the end of the connection that was reported as connected; without one, do nothing."""
-        nsqd, self._nsqd = self._nsqd, None
-        if nsqd is not None:
-            self._report(Disconnected, nsqd=nsqd, reason=str(reason))
-
-    def refused(self, error: ServerError, nsqd: str) -> None:
-        """Report an error of an nsqd."""
-        self._report(Refused, nsqd=nsqd, code=error.code, text=str(error))
-
-    def stalled(self, outage: Warned, reason: object) -> None:
-        """Report an outage that was logged."""
-        self._report(Stalled, seconds=outage.seconds, failures=outage.failures, reason=str(reason))
-
-    def recovered(self, outage: Warned) -> None:
-        """Report the end of an outage that was reported."""
-        self._report(Recovered, seconds=outage.seconds, failures=outage.failures)
-
-    def _report(self, kind: Callable[..., Event], **facts: object) -> None:
-        self._observer.event(kind(topic=self._topic, channel=self._channel, partition=self._partition, **facts))

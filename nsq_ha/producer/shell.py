@@ -41,8 +41,6 @@ from nsq_ha.producer.state import ConnectionStep, Lane, ProducerConn, ProducerTo
 from nsq_ha.protocol.encoding import GATHERED_BYTES, encode_pub
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Receipt
     from nsq_ha.options.config import ProducerConfig
@@ -95,7 +93,6 @@ class ProducerShell:
             Report: lambda *facts: report(observer, Report(*facts)),
         }
         self._tasks = Tasks(log)
-        self._looked_up: dict[str, AbstractContextManager[None]] = {}
         self._changed = asyncio.Event()
         self._alarm = Alarm(self._tick)
 
@@ -237,7 +234,6 @@ class ProducerShell:
             conn.handle.cancel()
 
     def _forget(self, topic: ProducerTopic) -> None:
-        self._look_up(topic, "rarely")
         if self.watches.pop(topic.name, None) is not None:
             self._lookups.unwatch(topic.name)
 
@@ -249,11 +245,8 @@ class ProducerShell:
             watch.refresh_soon()
         elif how == "if old":
             watch.refresh_if_old()
-        elif how == "often":
-            self._looked_up[topic.name] = watch.wanted()
-            self._looked_up[topic.name].__enter__()
-        elif topic.name in self._looked_up:
-            self._looked_up.pop(topic.name).__exit__(None, None, None)
+        else:
+            watch.look_up_often(is_wanted=how == "often")
 
     def _check(self, lane: Lane, conn: ProducerConn) -> None:
         watch = self.watches.get(lane.topic.name)

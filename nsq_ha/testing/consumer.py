@@ -228,7 +228,6 @@ class FakeConsumer(Consumer):
     async def _open(self) -> None:
         await self._give_up_publisher.check()
         self._shell.start()
-        self._hands.expands = self.config.decompress
         self._is_started = True  # but not the lookups
         self._arrive(self._early)
 

@@ -6,16 +6,7 @@ import random
 from types import SimpleNamespace
 from typing import Any, Final
 
-from nsq_ha.consumer.actions import (
-    Abandon,
-    Connect,
-    Disconnect,
-    KeepAlive,
-    LookUps,
-    PartitionEvent,
-    StopMessages,
-    Unreadable,
-)
+from nsq_ha.consumer.actions import ConnectionAction, LookUps, PartitionEvent, Unreadable
 from nsq_ha.consumer.answers import FinishedCopy, HasFailed
 from nsq_ha.consumer.inflight import (
     ReadPartition,
@@ -153,30 +144,35 @@ class World:
 
     def act(self, action: object) -> None:
         """Do what the machine wants with connections."""
-        if isinstance(action, Connect):
-            part, conn = action.conn.partition, action.conn
+        if isinstance(action, LookUps):
+            assert self.looked_up is not action.are_frequent
+            self.looked_up = action.are_frequent
+        elif isinstance(action, PartitionEvent):
+            if action.what == "failed" and action.partition is not None:
+                self.paused[action.partition.number] = action.partition.retry_at
+        elif isinstance(action, ConnectionAction):
+            self.act_on(action.what, action.conn)
+        else:
+            assert not isinstance(action, Unreadable)
+
+    def act_on(self, what: str, conn: Subscription) -> None:
+        part = conn.partition
+        assert what != "leave"
+        if what == "open":
             assert conn is part.opening, "an attempt that nobody waits for"
             assert conn.replaces is not None or self.now >= self.paused.get(part.number, 0.0), "tried without a pause"
             assert self.leaders[part.number] in {None, conn.node}
             self.attempts[conn] = None
-        elif isinstance(action, Disconnect):
-            assert action.conn.stage is Stage.CLOSED
-            assert not action.conn.messages
-            self.attempts.pop(action.conn, None)
-            self.gone(action.conn)
-        elif isinstance(action, StopMessages):
-            assert action.conn not in self.stopping, "two CLS"
-            self.stopping[action.conn] = None
-        elif isinstance(action, KeepAlive):
-            assert action.conn.stage is not Stage.IN_USE
-        elif isinstance(action, LookUps):
-            if action.how != "if old":
-                assert self.looked_up is (action.how == "rarely")
-                self.looked_up = action.how == "often"
-        elif isinstance(action, PartitionEvent) and action.what == "failed":
-            self.paused[action.partition.number] = action.partition.retry_at
+        elif what == "stop":
+            assert conn not in self.stopping, "two CLS"
+            self.stopping[conn] = None
+        elif what == "keep alive":
+            assert conn.stage is not Stage.IN_USE
         else:
-            assert not isinstance(action, Unreadable | Abandon)
+            assert conn.stage is Stage.CLOSED
+            assert not conn.messages
+            self.attempts.pop(conn, None)
+            self.gone(conn)
 
     def write(self, conn: Subscription) -> None:
         server = self.servers[conn.partition.number]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from nsq_ha.consumer import choice
-from nsq_ha.consumer.actions import Disconnect
 from nsq_ha.consumer.answers import FinishedCopy, HasFailed, Said
 from nsq_ha.consumer.inflight import Recipient, WriteFinish, WriteRequeue
 from nsq_ha.consumer.machine import Flooded
@@ -308,7 +307,7 @@ def test_which_partitions_must_be_subscribed() -> None:
     assert choice.needed(driven.config, driven.subscriptions.view) == {0}
     assert choice.wanted(driven.config, driven.subscriptions.view) == {0, 1}
     driven.view({}, plain=True)
-    assert driven.took(Disconnect)[0].reason.args == ("no longer needed",)
+    assert driven.took("abort")[0].reason.args == ("no longer needed",)
 
 
 def test_a_second_delivery_in_the_queue_takes_the_place_of_the_first() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from nsq_ha.consumer.statistics import consumer_troubles
+from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, ResponseTimeoutError, ServerError
 from nsq_ha.message import Message
+from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.protocol import Finish, Requeue
 from nsq_ha.stats import ConsumerPartition, ConsumerStats
 from tests.support.inside import consumer_machine_of, partitions_of
@@ -339,9 +340,7 @@ def test_another_thread_may_ask_while_a_lookup_ends() -> None:
             watch.error = watch.failing_since = None  # as the loop's thread does meanwhile
             return "no answer"
 
-    watch: Any = SimpleNamespace(
-        topic=TOPIC, error=SilentError(""), failing_since=4.0, absent_since=None, leaderless_since={}
-    )
-    partitions: Any = SimpleNamespace(needed=set, is_any_read=False)
-    troubles = consumer_troubles(watch, partitions, {}, 0.0, 10.0)
+    watch: Any = SimpleNamespace(topic=TOPIC, view=None, error=SilentError(""), failing_since=4.0, leaderless_since={})
+    machine: Any = SimpleNamespace(partitions={})
+    troubles = Partitions(watch, "ch", ConsumerConfig(lookupd=("http://a:1",)), machine, 0.0).troubles(10.0)
     assert [(each.reason, each.seconds) for each in troubles] == [("no answer", 6.0)]

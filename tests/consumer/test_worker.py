@@ -154,7 +154,7 @@ async def test_a_stop_while_it_subscribes_ends_it(shop: Shop) -> None:
     worker.add("orders", "ch", ignore)
     worker.add("nothing", "ch", ignore)  # there is no such topic: entering waits for it
     running = asyncio.create_task(worker.run())
-    await eventually(lambda: worker.consumers[1]._watch is not None)
+    await eventually(lambda: worker.consumers[1]._connecting is not None)
     worker.stop()
     async with asyncio.timeout(LIMIT):
         await running

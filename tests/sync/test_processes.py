@@ -272,7 +272,7 @@ def test_ctrl_c_ends_a_start(programs: Programs) -> None:
         INTERRUPT
         + """
         consumer = Consumer("absent", "ch", lookupd=lookupd, start_timeout=3600.0)
-        interrupt_when(lambda: consumer._client._partitions is not None)
+        interrupt_when(lambda: consumer._client._connecting is not None)
         try:
             consumer.start()
         except KeyboardInterrupt:

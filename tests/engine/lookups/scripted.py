@@ -101,7 +101,8 @@ class Stage:
 
 async def until(watch: TopicWatch, predicate: Callable[[TopicView], bool]) -> TopicView:
     """Look up until ``predicate`` is true for the view, and return the view."""
-    with watch.wanted():
-        while watch.view is None or not predicate(watch.view):
-            await watch.round_end()
-        return watch.view
+    watch.look_up_often(is_wanted=True)
+    while watch.view is None or not predicate(watch.view):
+        await watch.round_end()
+    watch.look_up_often(is_wanted=False)
+    return watch.view

@@ -215,8 +215,9 @@ async def test_a_failure_is_looked_up_at_once_also_at_rest(usual: TopicWatch, se
 
 async def test_a_waiting_caller_ends_the_rest(usual: TopicWatch, servers: FakeServers) -> None:
     began = await until_at_rest(usual, servers)
-    with usual.wanted():
-        await eventually(lambda: len(servers.asked) == 2, 100.0)
+    usual.look_up_often(is_wanted=True)
+    await eventually(lambda: len(servers.asked) == 2, 100.0)
+    usual.look_up_often(is_wanted=False)
     before = rounds(usual)
     assert servers.asked[0][0] - began < 0.01
     assert servers.asked[1][0] - began < 0.3
