@@ -114,15 +114,12 @@ async def _examine(
 ) -> None:
     admin = cluster.admin()
     try:
-        async with admin:  # this compares the nsqlookupds
-            pass
-    except ConfigError as error:
-        report(Finding("nsqlookupds agree", "failed", str(error), "remove the addresses of the other cluster"))
-        return
-    try:
-        facts = await gather(cluster, topic)
+        facts = await gather(cluster, admin, topic)
     except TopicNotFoundError as error:
         raise TopicNotFoundError.named(topic or "") from error
+    except ConfigError as error:  # opening an AdminClient compares the nsqlookupds
+        report(Finding("nsqlookupds agree", "failed", str(error), "remove the addresses of the other cluster"))
+        return
     reading = facts.reading
     for each in facts.incidents:
         report(Finding("incident", "failed" if each.is_bad else "warning", each.sentence(reading.at), each.remedy))
@@ -146,13 +143,14 @@ async def _examine(
         )
 
 
-async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
-    """Ask all servers.
+async def gather(cluster: ClusterAccess, admin: AdminClient, topic: str | None) -> Facts:
+    """Ask all servers; ``admin`` is not open yet.
 
     Raises:
+        ConfigError: The nsqlookupds are those of two clusters.
         TopicNotFoundError: ``topic`` does not exist.
     """
-    async with cluster.admin() as admin:
+    async with admin:
         reading = await look(cluster, admin)
         if reading.unanswered or not reading.is_fresh:
             return Facts(reading=reading)
