@@ -7,14 +7,13 @@ import dataclasses
 
 import pytest
 
-from integration.faults.audit import Ack, Delivered, Failure
+from integration.faults.audit import Ack, Audit, Delivered, Failure
 from integration.faults.holdups import TICK, HoldUps
 from integration.faults.load import Load
 from integration.faults.pace import REAL
 from integration.faults.probes import Probes, longest_gap_span
 from integration.faults.proxy import TcpProxy
 from integration.faults.rows import figures_of
-from integration.faults.slim import SlimAudit
 
 ONE_KEY = dataclasses.replace(REAL, keys=1)
 
@@ -63,13 +62,13 @@ def test_a_hold_up_is_split_into_the_machines_share_and_our_own() -> None:
 
 def test_small_books_tell_loss_order_repeats_and_denials() -> None:
     """Each invariant shows in its own count."""
-    audit = SlimAudit(["a"], 30.0)
+    audit = Audit(["a"], 30.0, slim=True)
     for seq in range(5):
         audit.acked("a", Ack(1.0, seq, 0, "n", 1), 0.5)
     for seq in (0, 2, 1, 2, 3):
         audit.delivered("a", Delivered(2.0, seq, 0, seq, "n"))
     audit.failed(Failure(3.0, "a", 3, maybe_stored=False, text="no"), 2.0)
-    assert audit.missing == {("a", 4)}
+    assert audit.waiting.keys() == {("a", 4)}
     assert audit.out_of_order() == 1
     assert audit.repeated == 1
     assert audit.denied_and_delivered == 1
@@ -77,7 +76,7 @@ def test_small_books_tell_loss_order_repeats_and_denials() -> None:
 
 def test_the_first_delivery_may_be_entered_after_the_repeated_one() -> None:
     """Another process got both messages first, and one of its reports is read after the nsqd delivered them again."""
-    audit = SlimAudit(["a"], 30.0)
+    audit = Audit(["a"], 30.0, slim=True)
     for at, seq in ((5.0, 0), (1.0, 0), (1.1, 1), (5.1, 1)):
         audit.delivered("a", Delivered(at, seq, 0, seq, "n"))
     assert (audit.out_of_order(), audit.repeated) == (0, 2)
@@ -85,7 +84,7 @@ def test_the_first_delivery_may_be_entered_after_the_repeated_one() -> None:
 
 def test_a_publish_in_doubt_may_be_stored_after_later_ones() -> None:
     """An nsqd that stands still stores what lies in its buffers as soon as it goes on."""
-    audit = SlimAudit(["a", "b"], 30.0)
+    audit = Audit(["a", "b"], 30.0, slim=True)
     audit.failed(Failure(1.0, "a", 0, maybe_stored=True, text="no answer"), 0.0)
     audit.failed(Failure(1.0, "b", 0, maybe_stored=False, text="not sent"), 0.0)
     for key, seq in (("a", 1), ("a", 0), ("b", 1), ("b", 0)):

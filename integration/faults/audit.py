@@ -6,7 +6,9 @@ Pure: the caller passes the times.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final
+import heapq
+import mmap
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from integration.faults.probes import gaps
 
@@ -15,6 +17,17 @@ if TYPE_CHECKING:
 
 LIMIT_GRACE: Final = 0.5
 """Seconds by which a call may exceed its limit."""
+MOST: Final = 2**24
+"""Messages of one key. Memory is taken only for the pages that are written."""
+MOST_FAILURES: Final = 100
+"""Failures that small books keep."""
+LATE: Final = 10.0
+"""Seconds by which another process's deliveries may be entered after later ones of this process."""
+
+DELIVERED: Final = 1
+DENIED: Final = 2
+DOUBTFUL: Final = 4
+JUDGED: Final = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,24 +63,42 @@ class Delivered:
     nsqd: str
 
 
+_Entry = TypeVar("_Entry", Ack, Delivered)
+
+
 class Audit:
     """The books.
+
+    Of each message one byte is kept: whether it was delivered, whether its publish failed, "not stored" or in doubt.
+    What failed in doubt may lie in the buffers of an nsqd that stands still, which stores it after later messages.
+    That is counted apart, since no client can prevent it.
 
     Args:
         keys: All keys that are published.
         limit: Time limit of a call, for the slowest one.
+        slim: Keep of each key only what was last, which tells nothing of stalls: the books stay small however long a
+            run lasts, so that the process's memory tells of the library.
     """
 
-    def __init__(self, keys: list[str], limit: float) -> None:
+    def __init__(self, keys: list[str], limit: float, *, slim: bool = False) -> None:
         self.keys = keys
         self.limit = limit
         self.acks: dict[str, list[Ack]] = {key: [] for key in keys}
         self.deliveries: dict[str, list[Delivered]] = {key: [] for key in keys}
         self.failures: list[Failure] = []
         self.slowest = self.slowest_ended = 0.0
-        self.started = 0
-        self._acked: set[tuple[str, int]] = set()
-        self._seen: set[tuple[str, int]] = set()
+        self.started = self.errors = self.delivered_count = self.repeated = 0
+        self.denied_and_delivered = self.doubtful_out_of_order = 0
+        self.examples: list[str] = []
+        self.waiting: dict[tuple[str, int], Ack] = {}
+        """What is acknowledged and not delivered."""
+        self._slim = slim
+        self._wrong = 0
+        self._highest = dict.fromkeys(keys, -1)
+        self._arrived: list[tuple[float, int, str, int]] = []
+        # Arrays that grow would leave holes behind them, which look like a leak of the library.
+        self._flags = {key: mmap.mmap(-1, MOST) for key in keys}
+        self._written = dict.fromkeys(keys, 0)
 
     def called(self, began: float, ended: float) -> None:
         """Enter how long a call took."""
@@ -76,34 +107,78 @@ class Audit:
 
     def acked(self, key: str, ack: Ack, began: float) -> None:
         """Enter an acknowledgement."""
-        self.acks[key].append(ack)
-        self._acked.add((key, ack.seq))
+        self._keep(self.acks[key], ack)
         self.called(began, ack.at)
+        if not self._flags[key][ack.seq] & DELIVERED:
+            self.waiting[key, ack.seq] = ack
 
     def failed(self, failure: Failure, began: float) -> None:
         """Enter an error."""
-        self.failures.append(failure)
+        self.errors += 1
+        if not self._slim or len(self.failures) < MOST_FAILURES:
+            self.failures.append(failure)
         self.called(began, failure.at)
+        flag = DENIED if failure.maybe_stored is False else DOUBTFUL
+        was_delivered = self._mark(failure.key, failure.seq, flag) & DELIVERED
+        if flag == DENIED:
+            self.denied_and_delivered += was_delivered
 
     def delivered(self, key: str, delivery: Delivered) -> None:
         """Enter a delivery."""
-        self.deliveries[key].append(delivery)
-        self._seen.add((key, delivery.seq))
+        self._keep(self.deliveries[key], delivery)
+        self.delivered_count += 1
+        seq = delivery.seq
+        self.waiting.pop((key, seq), None)
+        flags = self._mark(key, seq, DELIVERED)
+        if flags & DELIVERED:
+            self.repeated += 1
+        else:
+            self.denied_and_delivered += bool(flags & DENIED)
+        # A repeated one, too: that of another process may be the first, and is entered later.
+        heapq.heappush(self._arrived, (delivery.at, self.delivered_count, key, seq))
+        self._judge_order(delivery.at - LATE)
+
+    def _keep(self, entries: list[_Entry], entry: _Entry) -> None:
+        if self._slim:
+            entries.clear()
+        entries.append(entry)
+
+    def _mark(self, key: str, seq: int, flag: int) -> int:
+        """Set a flag of a message, and return those that it had."""
+        flags = self._flags[key]
+        self._written[key] = max(self._written[key], seq + 1)
+        before = flags[seq]
+        flags[seq] = before | flag
+        return before
+
+    def _judge_order(self, until: float) -> None:
+        """Compare first deliveries in the order of their times, whichever process got them."""
+        while self._arrived and self._arrived[0][0] < until:
+            at, _, key, seq = heapq.heappop(self._arrived)
+            if self._mark(key, seq, JUDGED) & JUDGED:
+                continue
+            highest = self._highest[key]
+            if seq > highest:
+                self._highest[key] = seq
+            elif self._flags[key][seq] & DOUBTFUL:
+                self.doubtful_out_of_order += 1
+            else:
+                self._wrong += 1
+                self.examples = [*self.examples, f"{key}:{seq} after {highest} at {at:.1f}"][:10]
 
     @property
-    def missing(self) -> set[tuple[str, int]]:
-        """Acknowledged and not delivered."""
-        return self._acked - self._seen
+    def kept_bytes(self) -> int:
+        """What these books hold for good."""
+        return sum(-(-count // mmap.PAGESIZE) * mmap.PAGESIZE for count in self._written.values())
 
     def undelivered(self) -> list[tuple[str, Ack]]:
         """Return what is acknowledged and not delivered, with its key."""
-        missing = self.missing
-        return [(key, ack) for key, acks in self.acks.items() for ack in acks if (key, ack.seq) in missing]
+        return [(key, ack) for (key, _), ack in sorted(self.waiting.items())]
 
-    @property
-    def false_denials(self) -> list[Failure]:
-        """Called *not stored*, and delivered."""
-        return [one for one in self.failures if one.maybe_stored is False and (one.key, one.seq) in self._seen]
+    def out_of_order(self) -> int:
+        """Count first deliveries that came after a later one of their key."""
+        self._judge_order(float("inf"))
+        return self._wrong
 
     def publish_gaps(self, key: str, since: float, until: float) -> Iterator[tuple[float, float]]:
         """Yield beginning and end of each time between two acknowledgements of a key."""
@@ -124,16 +199,6 @@ class Audit:
                 seen.add(one.seq)
                 yield one
 
-    def out_of_order(self) -> int:
-        """Count first deliveries that came after a later one of their key."""
-        wrong = 0
-        for key in self.keys:
-            highest = -1
-            for one in self._first(key):
-                wrong += one.seq < highest
-                highest = max(highest, one.seq)
-        return wrong
-
     def out_of_order_within_partitions(self) -> int:
         """Count the same for each key and partition apart, for a topic that grew."""
         wrong = 0
@@ -143,10 +208,6 @@ class Audit:
                 wrong += one.seq < highest.get(one.partition, -1)
                 highest[one.partition] = max(highest.get(one.partition, -1), one.seq)
         return wrong
-
-    def repeats(self, key: str) -> int:
-        """Count deliveries of a key beyond the first ones."""
-        return len(self.deliveries[key]) - len({one.seq for one in self.deliveries[key]})
 
     def stored_again(self, key: str) -> int:
         """Count copies of a key's messages that were stored beyond the first: repeats of our own retries."""

@@ -152,14 +152,14 @@ class Load:
 
         A busy machine delivers an ordered partition more slowly than it was published to, and what is late is not lost.
         """
-        while missing := len(self.audit.missing):
+        while missing := len(self.audit.waiting):
             if not await until(partial(self._is_nearer, missing), limit):
                 break
         # What was called "not stored" and yet is must have its chance to come, too: nothing tells when it is over.
         await lasts(max(1.0 * self.pace.cluster, self.pace.least / 10))
 
     def _is_nearer(self, missing: int) -> bool:
-        return len(self.audit.missing) < missing
+        return len(self.audit.waiting) < missing
 
     async def close(self) -> None:
         """Close both sides."""

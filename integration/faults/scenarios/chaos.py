@@ -14,11 +14,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from integration.faults.audit import Audit
 from integration.faults.bench import ORDERED, ORDINARY, Bench, Scenario
 from integration.faults.cluster import NotReadyError
 from integration.faults.pace import REAL
 from integration.faults.rows import Row, Target
-from integration.faults.slim import SlimAudit
 from integration.faults.waiting import until_true
 from nsq_ha.errors import NsqError
 
@@ -173,7 +173,7 @@ async def run(
     failing, luck = float(os.environ.get(FAILING) or 0.0), random.Random(seed)
     async with bench.stage(topics, probed=False, handled=failing > 0) as stage:
         for load in stage.loads.values():
-            load.audit = SlimAudit(load.audit.keys, bench.pace.limit)
+            load.audit = Audit(load.audit.keys, bench.pace.limit, slim=True)
             load.fails = lambda _: luck.random() < failing
         stage.fault("chaos")
         chaos = make(stage, random.Random(seed))
@@ -193,7 +193,7 @@ async def run(
                 bench.say(f"no fault this time: {error!r}")
             else:
                 faults += 1
-            waiting = [len(load.audit.missing) for load in _loads(stage)]
+            waiting = [len(load.audit.waiting) for load in _loads(stage)]
             now = _used_beside_books(stage)
             memory.append(now["memory MiB"])
             bench.say(f"memory and descriptors: {now}; not delivered yet: {waiting}")
@@ -239,7 +239,7 @@ def _halves(samples: list[float]) -> tuple[float, float]:
 
 def _used_beside_books(stage: Stage) -> dict[str, float]:
     """Return :func:`used` without what the audits keep of each message."""
-    kept = sum(load.audit.kept_bytes for load in _loads(stage) if isinstance(load.audit, SlimAudit))
+    kept = sum(load.audit.kept_bytes for load in _loads(stage))
     figures = used()
     figures["memory MiB"] -= kept / 2**20
     return figures
@@ -251,8 +251,6 @@ def _loads(stage: Stage) -> list[Load]:
 
 def _judge(kind: str, load: Load, row: Row) -> None:
     audit, hold_ups = load.audit, load.hold_ups
-    if not isinstance(audit, SlimAudit):
-        return
     wrong = audit.out_of_order() if kind == ORDERED else 0
     late = audit.doubtful_out_of_order if kind == ORDERED else 0
     doubtful = f" {late} out of order after a publish in doubt," if late else ""
@@ -264,7 +262,7 @@ def _judge(kind: str, load: Load, row: Row) -> None:
     )
     row.notes += sorted({f"{kind}: {one.text}" for one in audit.failures})[:3]
     broken = {
-        "acknowledged lost": len(audit.missing),
+        "acknowledged lost": len(audit.waiting),
         "out of order": wrong,
         "'not stored' delivered": audit.denied_and_delivered,
     }

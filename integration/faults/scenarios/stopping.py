@@ -84,7 +84,7 @@ def during(
         for kind, load in stage.loads.items():
             row.broken += load.foreign
             await _read_the_rest(bench, load, row, kind)
-        denied = sum(len(load.audit.false_denials) for load in stage.loads.values())
+        denied = sum(load.audit.denied_and_delivered for load in stage.loads.values())
         if denied:
             row.broken.append(f"{denied} 'not stored' delivered")
         return row
@@ -114,8 +114,8 @@ async def _read_the_rest(bench: Bench, load: Load, row: Row, kind: str) -> None:
         await bench.lasts(REST, for_clients=True)  # what must not come has its chance
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-    if load.audit.missing:
-        row.broken.append(f"{kind}: {len(load.audit.missing)} acknowledged lost")
+    if load.audit.waiting:
+        row.broken.append(f"{kind}: {len(load.audit.waiting)} acknowledged lost")
 
 
 async def _names(stage: Stage, whom: str) -> list[str]:

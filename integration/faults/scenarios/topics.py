@@ -113,10 +113,10 @@ def _recreated(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
                 row.extra[name] = max(_first(back, partition, again) - at for (_, partition), at in works.items())
             await load.end_publishing()
             await load.drain(10.0 * bench.pace.cluster)
-        if load.audit.false_denials:
-            row.broken.append(f"{len(load.audit.false_denials)} 'not stored' delivered")
+        if load.audit.denied_and_delivered:
+            row.broken.append(f"{load.audit.denied_and_delivered} 'not stored' delivered")
         row.broken += load.overdue() + load.foreign
-        row.notes.append(f"{len(load.audit.failures)} errors, slowest call {load.audit.slowest:.2f} s")
+        row.notes.append(f"{load.audit.errors} errors, slowest call {load.audit.slowest:.2f} s")
         row.notes += sorted({one.text for one in load.audit.failures})[:3]
         del bench.topics[f"re-created {kind}"]
         await bench.delete(topic)
