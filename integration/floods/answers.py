@@ -52,22 +52,13 @@ CASES: Final = (
     *(
         Case(
             group="answers",
-            name=f"{name} to SUB",
+            name=f"{name} to {command}",
             data=data,
             moment=Moment.ANSWER,
-            clients=CONSUMER,
-            ends=name in _FINAL,
+            clients=clients,
+            ends=name in _FINAL and clients is CONSUMER,
         )
-        for name, data in _ANSWERS.items()
-    ),
-    *(
-        Case(
-            group="answers",
-            name=f"{name} to PUB",
-            data=data,
-            moment=Moment.ANSWER,
-            clients=PRODUCER,
-        )
+        for command, clients in (("SUB", CONSUMER), ("PUB", PRODUCER))
         for name, data in _ANSWERS.items()
     ),
     Case(group="answers", name="a message to a producer", data=message(Layout.PLAIN), clients=PRODUCER),

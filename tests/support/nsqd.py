@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import math
-import socket
 import ssl
 from collections.abc import Callable, Iterable
 from typing import Final, Self
@@ -180,10 +179,6 @@ class Peer:
     def abort(self) -> None:
         """Reset the connection."""
         self._writer.transport.abort()
-
-    def shut_down(self) -> None:
-        """End both directions at once, so that the client's next write fails."""
-        self._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def pause(self) -> None:
         """Read no more: the client's socket fills up."""
