@@ -19,8 +19,6 @@ from integration.faults.cluster import NotReadyError, get
 from tests.engine.lookups.loopback import Fake, http_answer
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from integration.faults.cluster import Cluster
 
 Fault = Literal["cut", "silent", "flip", "lose"]
@@ -278,9 +276,7 @@ class Network:
             await lookup.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for lookup in self.lookups:
             await lookup.stop()
         for proxy in self.tcp.values():

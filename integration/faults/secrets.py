@@ -15,7 +15,6 @@ from tests.engine.lookups.loopback import Fake, http_answer
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
-    from types import TracebackType
 
 FILE_VARIABLE: Final = "NSQ_HA_TEST_AUTH_FILE"
 VALID: Final = 3
@@ -48,9 +47,7 @@ class Secrets:
         self.rotate()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         del os.environ[FILE_VARIABLE]
         self._folder.cleanup()
 

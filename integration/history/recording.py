@@ -17,7 +17,6 @@ from nsq_ha.tracelog import switch
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from nsq_ha import Receipt
 
@@ -60,9 +59,7 @@ class History(logging.Handler):
         _trace.propagate = False
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file.closed:
             return
         _trace.removeHandler(self)

@@ -7,7 +7,6 @@ import select
 import socket
 import ssl
 import struct
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from nsq_ha.protocol.encoding import MAGIC
@@ -41,9 +40,7 @@ class Wire:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -9,11 +9,14 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.pull.calls import Pull, Pulled, PullRefused, entries_of
+from nsq_ha.spark.pull.gob import encode_uint
 from nsq_ha.spark.pull.serving import AnswerWriter, CallReader, StoredEntry
-from nsq_ha.spark.read.bulk.link import BulkLink, copy_port
+from nsq_ha.spark.read.bulk.link import LARGEST, BulkLink, copy_port
 
+PULL = Pull("flights", 0, 0, 1)
 ENTRY = StoredEntry(2, 2, 0, 0, 1, bytes(70_000))
 
 
@@ -86,6 +89,29 @@ def test_requests_go_out_and_answers_come_in_pieces_of_any_size(size: int) -> No
         assert isinstance(link.answer(10), Pulled)
         assert link.answered == 3
     assert asked == [Pull("flights", 0, number, 1) for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "error", "problem"),
+    [
+        (b"", ConnectionLostError, "closed the connection"),
+        (b"\xfe", ConnectionLostError, "closed the connection"),
+        (b"\x05ab", ConnectionLostError, "closed the connection"),
+        (b"HTTP/1.1 400 Bad Request\r\n" * 20, RemoteProtocolError, "the gob data has"),
+        (encode_uint(LARGEST + 1), RemoteProtocolError, f"a message of {LARGEST + 1} bytes"),
+        (b"\x80" + bytes(200), RemoteProtocolError, "a number of 128 bytes"),
+        (AnswerWriter().refuse(2, "no"), RemoteProtocolError, "answer 2 instead of 1"),
+    ],
+)
+def test_what_is_no_answer_ends_the_connection(stream: bytes, error: type[NsqError], problem: str) -> None:
+    def serve(connection: socket.socket) -> None:
+        calls(connection, 1)
+        connection.sendall(stream)
+
+    with server(serve) as address, opened(address) as link:
+        link.ask(PULL)
+        with pytest.raises(error, match=problem):
+            link.answer(10)
 
 
 @pytest.mark.parametrize(

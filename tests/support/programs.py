@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Final, Self
 
 ROOT: Final = Path(__file__).parents[2]
@@ -112,9 +111,7 @@ class Program:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         for each in (self.stdin, self.stdout, self.stderr, self._told):
             each.close()

@@ -1,11 +1,15 @@
-"""An open connection: a message is odd, and the connection goes on."""
+"""An open connection: odd messages, and the end."""
+
+import asyncio
 
 import pytest
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol import Layout
+from nsq_ha.protocol.encoding import encode_pub
 from tests.support.nsqd import FakeNsqd
-from tests.support.recorder import subscribed
+from tests.support.recorder import linked, subscribed
+from tests.support.waiting import turn
 
 
 @pytest.mark.parametrize(
@@ -21,3 +25,16 @@ async def test_a_header_that_is_no_object_spoils_only_itself(nsqd: FakeNsqd, ext
             assert message.headers
         with pytest.raises(RemoteProtocolError, match="extension header"):
             assert message.tag
+
+
+async def test_closing_is_bounded(nsqd: FakeNsqd) -> None:
+    loop = asyncio.get_running_loop()
+    async with linked(nsqd) as link:
+        link.peer.pause()
+        while link.connection.takes_more:
+            link.connection.write_publishes(encode_pub("orders", 0, b"x" * 1_000_000), 1)
+            await turn()
+        began = loop.time()
+        await link.connection.aclose(0.2)
+        await link.lost()
+        assert loop.time() - began < 3.0

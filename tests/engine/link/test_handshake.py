@@ -3,12 +3,10 @@
 import asyncio
 import logging
 import re
-import socket
 import ssl
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from nsq_ha.engine.connection import Connection
 from nsq_ha.engine.tls import ssl_context, trust_hint
 from nsq_ha.errors import ConnectError, NsqError, ServerError
 from nsq_ha.options.values import SecretFunction
-from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Command, Identity
 from nsq_ha.protocol.commands import Auth, Identify
 from nsq_ha.protocol.server.answers import encode_identity
@@ -58,29 +55,6 @@ def answering(data: bytes) -> Script:
         return True
 
     return script
-
-
-async def test_a_node_that_accepts_and_never_answers(nsqd: FakeNsqd) -> None:
-    loop = asyncio.get_running_loop()
-    nsqd.is_silent = True
-    began = loop.time()
-    reason = await refused(nsqd, ClientConfig(connect_timeout=0.2))
-    assert 0.15 < loop.time() - began < 3.0
-    assert isinstance(reason, ConnectError)
-    assert "connect_timeout=0.2" in str(reason)
-
-
-@pytest.fixture
-def nobody() -> Iterator[Node]:
-    """A port on which nobody listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield Node("127.0.0.1", bound.getsockname()[1], 1)
-
-
-async def test_nobody_listens(nobody: Node) -> None:
-    with pytest.raises(ConnectError, match=str(nobody.tcp_port)):
-        await Connection.open(ClientConfig(), nobody, Recorder().callbacks)
 
 
 # ------------------------------------------------------------ layers
