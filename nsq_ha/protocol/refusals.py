@@ -28,6 +28,7 @@ Source: youzan/nsq ``nsqdserver/protocol_v2.go``, ``nsqd/client_v2.go``; nsqio/n
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from nsq_ha.base.redaction import excerpt
@@ -134,16 +135,15 @@ def with_advice(error: ServerError) -> ServerError:
     Returns:
         An error of the same class and code; ``error`` itself if it is about no limit.
     """
-    advice = _ADVICE.get(error.code)
-    text = None if advice is None else advice(error.detail)
-    return error if text is None else type(error)(error.code, f"{error.detail}: {text}")
+    for pattern, about in _ADVICE.get(error.code, ()):
+        found = re.fullmatch(pattern, error.detail)
+        text = "" if found is None else about(*found.groups())
+        if text:
+            return type(error)(error.code, f"{error.detail}: {text}")
+    return error
 
 
-def _about_size(detail: str) -> str | None:
-    found = re.fullmatch(_TOO_BIG, detail)
-    if found is None:
-        return None
-    kind, limit = found.groups()
+def _about_size(kind: str, limit: str) -> str:
     if kind == "message":
         return (
             f"split the message, or start nsqd with a larger --max-msg-size; with max_message_bytes={limit} the client"
@@ -152,27 +152,23 @@ def _about_size(detail: str) -> str | None:
     return f"set max_batch_bytes={limit} for smaller batches, or start nsqd with a larger --max-body-size"
 
 
-def _about_settings(detail: str) -> str | None:
-    found = re.fullmatch(_INVALID, detail)
-    option, flag = _OPTIONS.get(found[1], ("", "")) if found is not None else ("", "")
+def _about_settings(words: str) -> str:
+    option, flag = _OPTIONS.get(words, ("", ""))
     if not option:
-        return None
+        return ""
     remedy = f"; change it, or nsqd's {flag}" if flag else ""
     return f"nsqd does not accept this value of the option {option}{remedy}"
 
 
-def _about_range(detail: str) -> str | None:
-    found = re.fullmatch(_OUT_OF_RANGE, detail)
-    if found is None:
-        return None
-    if found[1] == "RDY count":
-        return f"set max_in_flight={found[2]}, or start nsqd with a larger --max-rdy-count"
-    longest = f"{int(found[2]) / 1000:g} s"
+def _about_range(what: str, limit: str) -> str:
+    if what == "RDY count":
+        return f"set max_in_flight={limit}, or start nsqd with a larger --max-rdy-count"
+    longest = f"{int(limit) / 1000:g} s"
     return f"nsqd delays a message by at most {longest}: lower defer, or start nsqd with a larger --max-req-timeout"
 
 
-_ADVICE: Final = {
-    "E_BAD_MESSAGE": _about_size,
-    "E_BAD_BODY": lambda detail: _about_size(detail) or _about_settings(detail),
-    "E_INVALID": _about_range,
+_ADVICE: Final[Mapping[str, tuple[tuple[str, Callable[..., str]], ...]]] = {
+    "E_BAD_MESSAGE": ((_TOO_BIG, _about_size),),
+    "E_BAD_BODY": ((_TOO_BIG, _about_size), (_INVALID, _about_settings)),
+    "E_INVALID": ((_OUT_OF_RANGE, _about_range),),
 }
