@@ -29,9 +29,6 @@ log: logging.Logger = logging.getLogger("nsq_ha.prometheus")
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of :func:`text`."""
 
-_IDLE_LIMIT: Final = 10.0
-"""Seconds after which a silent connection is closed."""
-
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -122,7 +119,7 @@ class _PageServer(ThreadingHTTPServer):
 
 
 class _Page(BaseHTTPRequestHandler):
-    timeout: ClassVar[float | None] = _IDLE_LIMIT
+    timeout: ClassVar[float | None] = 10.0  # of silence, after which it is closed
     server_version = "nsq_ha"
     sys_version = ""
 
