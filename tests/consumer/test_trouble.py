@@ -111,7 +111,7 @@ async def test_the_channel_of_a_topic_that_is_gone_is_forgotten(stage: Stage) ->
     """The channel of a topic of the same name is a new one, which the replicas do not know."""
     async with stage.consumer(lookup_interval=0.1) as consumer:
         await stage.nsqd.subscriber()
-        start = partitions_of(consumer)[0].handle.start
+        start = partitions_of(consumer)[0].handle
         await eventually(lambda: start._is_done)
         stage.lookupd.answer("/lookup", {"message": "Key not found"}, status=500)
         await eventually(lambda: not start._is_done)
