@@ -19,7 +19,6 @@ from nsq_ha.base.clock import monotonic
 from nsq_ha.base.threads import HandlerThreads, is_async
 from nsq_ha.consumer.clock import LONGEST_RUN
 from nsq_ha.consumer.handing import Hands, Messages
-from nsq_ha.consumer.inflight import conn_of
 from nsq_ha.engine import observe
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ConfigError, NsqError
@@ -152,8 +151,10 @@ class Handling:
     def _is_clean(self) -> bool:
         """Return whether no handler has changed the context variables of the running worker."""
         now, before = contextvars.copy_context(), self._context
+        if not before:
+            return not now
         # Not `==`: the values are the application's.
-        return len(now) == len(before) and (not before or all(now.get(key) is each for key, each in before.items()))
+        return len(now) == len(before) and all(now.get(key) is each for key, each in before.items())
 
     async def _work(self, worker: asyncio.Task[Any], taking: asyncio.Lock) -> None:
         """Handle messages until one changed the context variables, of which the next one must see nothing.
@@ -165,13 +166,12 @@ class Handling:
         self._ended = monotonic()
         while self._is_clean():
             # If another worker takes a message or waits for one, wait for the lock.
-            is_busy = not self._shell.machine.queue or taking.locked()
-            message = None if is_busy else self._messages.take_now()
+            message = None if taking.locked() else self._messages.take_now()
             if message is None:
                 async with taking:
                     message = await anext(self._messages)
                 self._ended = monotonic()
-            if conn_of(message).is_ordered:
+            if message.source.conn.is_ordered:  # type: ignore[attr-defined]  # as conn_of(), without a call
                 await self._handle_in_order(message, worker)
             else:
                 await self._handle(message, worker)

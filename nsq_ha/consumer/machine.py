@@ -235,9 +235,9 @@ class ConsumerMachine(Returns):
 
     def take(self, taker: Recipient, now: float) -> Message | None:
         """Hand out the next message. None if there is none, or none may be handed out now."""
-        queue, pause = self.queue, self.pause
+        queue, pause, flow = self.queue, self.pause, self.flow
         while queue:
-            is_gated = self._is_over or pause.is_blocking or self.is_closing or self.flow.rate is not None
+            is_gated = self._is_over or pause.is_blocking or self.is_closing or flow.rate is not None
             if is_gated and not self._may_take(now):
                 return None
             message = queue.popleft()
@@ -250,12 +250,12 @@ class ConsumerMachine(Returns):
             message.state = _HANDED_OUT
             message.taker = taker
             message.taken_at = now
-            self.flow.taken += 1
-            if now >= self.flow.check_at:
-                self.flow.handed_out(now)
+            flow.taken += 1
+            if now >= flow.check_at:
+                flow.handed_out(now)
             if pause.is_active and pause.handed_out(message, now):
                 self._has_paused = True
-                self.flow.share(now)
+                flow.share(now)
             if self.touches:
                 self.touch_if_old(message, now)
             return message
