@@ -21,6 +21,7 @@ from nsq_ha.message import State
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.backlog import WELL_WITHIN
 from nsq_ha.policy.consumer_backoff import ConsumerBackoff, PauseState
+from nsq_ha.policy.ready import LOOK_INTERVAL
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from nsq_ha.base.identity import MessageIdentity
     from nsq_ha.events import BackoffState
     from nsq_ha.message import Message
-
-_LOOK_INTERVAL: Final = 0.25
-"""Seconds between two checks for a test message; connections without messages take turns that long."""
 
 WHY: Final = "handlers fail and the consumer pauses"
 
@@ -210,7 +208,7 @@ class Pause:
         if policy.until is not None:
             self.wake_at = policy.until
         elif policy.state is PauseState.TESTING:
-            self.wake_at = now + _LOOK_INTERVAL
+            self.wake_at = now + LOOK_INTERVAL  # connections without messages take turns that long
         elif policy.state is PauseState.IN_TEST and test is not None:
             self.wake_at = max(_ends_at(test), now)
         else:
