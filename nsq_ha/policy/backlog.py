@@ -20,7 +20,6 @@ FIRST_WAITING: Final = 10
 QUICK: Final = 1.0
 """Seconds. If a full queue takes less, nothing in it can time out."""
 
-_SETTLE_SECONDS: Final = 1.0
 _SETTLE_COUNT: Final = 16
 _LEAST: Final = 1e-9
 
@@ -44,7 +43,7 @@ class Speed:
             self.seconds = mean
         else:
             # One message of a second counts as much as many quick ones, since the time matters.
-            weight = min(1.0, seconds / _SETTLE_SECONDS + count / _SETTLE_COUNT)
+            weight = min(1.0, seconds / QUICK + count / _SETTLE_COUNT)
             self.seconds += (mean - self.seconds) * weight
 
     def waiting(self, msg_timeout: float, handlers: int) -> int:

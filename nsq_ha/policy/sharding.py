@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 Key = str | bytes | int
 """A sharding key: ``str`` counts as its UTF-8 bytes."""
 
-_INT64: Final = 1 << 63
-_INT32: Final = 1 << 31
 _MOST_BITS: Final = 14_000
 """Of an int key: Python prints none of more than 4,300 digits."""
 
@@ -88,12 +86,12 @@ def java_hash_code(key: Key) -> int:
             f"sharding 'java' takes str or int keys, not {type(key).__name__}: Java hashes arrays by identity"
         )
     if isinstance(key, JavaInt):
-        if not -_INT32 <= key < _INT32:
+        if _signed32(key & 0xFFFFFFFF) != key:
             raise ConfigError(f"JavaInt key {shown(key)} does not fit 32 bits")
         return int(key)
-    if not -_INT64 <= key < _INT64:
-        raise ConfigError(f"sharding 'java' hashes an int as a Long: {shown(key)} does not fit 64 bits")
     unsigned = key & 0xFFFFFFFFFFFFFFFF
+    if key != unsigned - (unsigned >> 63 << 64):
+        raise ConfigError(f"sharding 'java' hashes an int as a Long: {shown(key)} does not fit 64 bits")
     return _signed32((unsigned ^ unsigned >> 32) & 0xFFFFFFFF)
 
 

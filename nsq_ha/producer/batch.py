@@ -35,10 +35,9 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of one MPUB, unless one message is larger or ``max_batch_bytes`` is lower."""
 BATCH_COUNT: Final = 10_000
 """Most messages of one MPUB."""
-KEY_COUNT: Final = 4_000
-"""Most keys of one MPUB: they are taken and released in the partition's lane all in one go."""
 RICH_COUNT: Final = 2_000
-"""Most messages of one MPUB with traces or headers: each gets a receipt of its own, all in one go."""
+"""Most messages of one MPUB with traces or headers, each of which gets a receipt of its own, and most keys of one: they
+are taken and released all in one go."""
 STEP: Final = 1_000
 """Most messages that are checked, planned and queued without a break for other tasks."""
 TURN: Final = 0.001
@@ -76,10 +75,9 @@ class _Chunk:
 
     def takes(self, kind: str, size: int, room: int) -> bool:
         """Return whether one more message fits."""
-        most = BATCH_COUNT if self.kind == "plain" else RICH_COUNT
-        return (
-            kind == self.kind and len(self.keys) < KEY_COUNT and self.used + size <= room and len(self.positions) < most
-        )
+        most = BATCH_COUNT if kind == "plain" else RICH_COUNT
+        is_full = len(self.positions) >= most or len(self.keys) >= RICH_COUNT
+        return kind == self.kind and not is_full and self.used + size <= room
 
 
 class BatchPlan:

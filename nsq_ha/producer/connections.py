@@ -28,11 +28,8 @@ ANSWER_GRACE: Final = 0.2
 """Seconds that a connection has to answer, once a lookup names another leader, or the leader has answered elsewhere."""
 
 LONGEST_PAUSE: Final = 0.25
-"""Most seconds between two tries after refusals. Each is a single publish, and a leader should get writes soon after it
-recovers."""
-
-_LOOK_EVERY: Final = 0.25
-"""Seconds between two looks at a silent connection."""
+"""Most seconds between two tries after refusals, and between two looks at a silent connection. Each try is a single
+publish, and a leader should get writes soon after it recovers."""
 
 
 class Connections(Lanes):
@@ -385,7 +382,7 @@ class Connections(Lanes):
         if now < begins:
             self.wake(begins)
             return
-        self.wake(min(now + _LOOK_EVERY, conn.grace_until))
+        self.wake(min(now + LONGEST_PAUSE, conn.grace_until))
         silence = STALLED_AFTER + now - begins
         reason = ResponseTimeoutError(
             f"{conn.node.address} has answered no publish for {now - conn.since:.1f} s: closing its connection"

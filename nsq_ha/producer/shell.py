@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from nsq_ha.base.resuming import detached, resume
 from nsq_ha.base.tasks import Tasks
@@ -37,7 +37,7 @@ from nsq_ha.producer.machine import UNKNOWN_TOPIC_PATIENCE, ProducerMachine
 from nsq_ha.producer.reasons import unknown
 from nsq_ha.producer.reports import repartitioned, report
 from nsq_ha.producer.requests import encode_run
-from nsq_ha.producer.state import ConnectionStep, Lane, ProducerConn, ProducerTopic, PublishRequest
+from nsq_ha.producer.state import FIRST_PROBE, ConnectionStep, Lane, ProducerConn, ProducerTopic, PublishRequest
 from nsq_ha.protocol.encoding import GATHERED_BYTES, encode_pub
 
 if TYPE_CHECKING:
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicView
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
-
-_AFTER_AN_ERROR: Final = 1.0
-"""Seconds until the machine is asked again after an unexpected error."""
 
 
 class ProducerShell:
@@ -337,7 +334,7 @@ class ProducerShell:
     # ------------------------------------------------------------ lookups and time
 
     def _viewed(self, topic: ProducerTopic, _: TopicView) -> None:
-        self.machine.wake(self.clock() + _AFTER_AN_ERROR)  # an error ends this call, and a tick tries again
+        self.machine.wake(self.clock() + FIRST_PROBE)  # an error ends this call, and a tick tries again
         self._ask_lookups(topic)
         self.drain()
 
@@ -356,7 +353,7 @@ class ProducerShell:
             self.machine.tick(now)
         except Exception as error:  # noqa: BLE001 - a later one may work
             report_unexpected(log, "the producer's clock", error)
-            self.machine.wake(now + _AFTER_AN_ERROR)
+            self.machine.wake(now + FIRST_PROBE)
         self._changed.set()
         self.drain()
 

@@ -22,6 +22,7 @@ from nsq_ha.message import Receipt
 from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, OVERDUE_AFTER, STALLED_AFTER
 from nsq_ha.policy.topology import TopicView
 from nsq_ha.producer.actions import ForgetTopic, KeysMove, LookUp
+from nsq_ha.producer.lanes import LATE_AT_ONCE
 from nsq_ha.producer.machine import UNKNOWN_TOPIC_PATIENCE
 from nsq_ha.producer.state import ConnectionStep, Gate, PublishRequest
 from tests.producer.driven import NODES, PLAIN, Driven, Pub
@@ -271,6 +272,18 @@ def test_nsqds_that_the_user_named_explain_themselves() -> None:
     driven.wait(0.5)
     assert "which is one of a partitioned cluster" in str(request.error)
     assert any(isinstance(action, LookUp) and action.how == "soon" for action in driven.log)
+
+
+def test_thousands_that_are_late_end_in_several_ticks() -> None:
+    driven = Driven()
+    late = [driven.publish(limit=limit) for limit in (1.0, 1.5) for _ in range(LATE_AT_ONCE)]
+    driven.now += 2.0
+    for ended in (LATE_AT_ONCE, 2 * LATE_AT_ONCE):
+        assert driven.machine.wake_at <= driven.now
+        driven.machine.tick(driven.now)
+        assert sum(request.is_over for request in late) == ended
+        driven.machine.finished.clear()
+    assert driven.machine.wake_at > driven.now
 
 
 # ---------------------------------------------------------------- the topic
