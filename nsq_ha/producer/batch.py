@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
@@ -45,6 +45,8 @@ TURN: Final = 0.001
 
 _SLICE: Final = 100
 """Number of messages that are processed between two looks at the clock."""
+_PLAIN_BYTES: Final = 6
+"""Most bytes that a plain message takes in an MPUB besides its body."""
 _COUNT_BYTES: Final = 4
 """Size of the word with the number of messages, which is part of the body of an MPUB."""
 
@@ -61,6 +63,22 @@ class Part(NamedTuple):
     positions: Sequence[int]
 
 
+class _Run(NamedTuple):
+    """Messages in a row that go the same way: many plain bodies, or one message of any kind.
+
+    Attributes:
+        message: The first of them.
+        checked: The same in its wire form.
+        size: Maximum number of bytes that they take in a batch.
+        bodies: The bodies. None of them for one message.
+    """
+
+    message: OutgoingMessage
+    checked: CheckedMessage
+    size: int
+    bodies: Sequence[bytes] = ()
+
+
 class _Chunk:
     """Messages of one partition and one kind that fit into one command; at least one."""
 
@@ -68,15 +86,15 @@ class _Chunk:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.messages: list[CheckedMessage] = []
+        self.messages: list[Any] = []  # bodies if they are plain
         self.positions: list[int] = []
         self.keys: dict[Hashable, None] = {}
         self.used = 0
 
-    def takes(self, kind: str, size: int, room: int) -> bool:
-        """Return whether one more message fits."""
+    def takes(self, kind: str, size: int, count: int, room: int) -> bool:
+        """Return whether more messages fit."""
         most = BATCH_COUNT if kind == "plain" else RICH_COUNT
-        is_full = len(self.positions) >= most or len(self.keys) >= RICH_COUNT
+        is_full = len(self.positions) + count > most or len(self.keys) >= RICH_COUNT
         return kind == self.kind and not is_full and self.used + size <= room
 
 
@@ -102,7 +120,7 @@ class BatchPlan:
         self.topic = topic
         self._given = messages
         self._trace_id_of, self._context = trace_id_of, context
-        self._checked: list[tuple[OutgoingMessage, CheckedMessage]] = []
+        self._runs: list[_Run] = []
         self._largest, self._room = config.max_message_bytes, _room(config)
         self._alone_above = config.max_batch_bytes - _COUNT_BYTES
         self._compress = compressing(config, topic)
@@ -116,17 +134,32 @@ class BatchPlan:
         Raises:
             ConfigError: A message is not valid; the text names its position.
         """
+        if self._runs:
+            return
         step = 1 if self._compress is not None else _SLICE
-        for position in range(len(self._checked), len(self)):
-            given = self._given[position]
-            message = given if isinstance(given, OutgoingMessage) else OutgoingMessage(given)
-            try:
-                checked = check_message(message, self._trace_id_of(message), self._largest, self._compress)
-            except ConfigError as error:
-                raise at_position(position, error) from error
-            self._checked.append((message, checked))
-            if position % step == step - 1:
-                yield
+        for start in range(0, len(self), step):
+            some = self._given[start : start + step]
+            if not self._check_plain(some):
+                for position, given in enumerate(some, start):
+                    message = given if isinstance(given, OutgoingMessage) else OutgoingMessage(given)
+                    try:
+                        checked = check_message(message, self._trace_id_of(message), self._largest, self._compress)
+                    except ConfigError as error:
+                        raise at_position(position, error) from error
+                    self._runs.append(_Run(message, checked, checked.wire_bytes))
+            yield
+
+    def _check_plain(self, some: Sequence[Any]) -> bool:
+        """Take messages together if they are bodies that any topic accepts, and fit into one command."""
+        message = OutgoingMessage(some[0])
+        if set(map(type, some)) != {bytes} or self._context or self._compress or self._trace_id_of(message) is not None:
+            return False
+        size = sum(map(len, some)) + _PLAIN_BYTES * len(some)
+        # An extended topic takes a byte less than others.
+        if not all(some) or max(map(len, some)) >= self._largest or size > self._room:
+            return False
+        self._runs.append(_Run(message, CheckedMessage(message.body), size, some))
+        return True
 
     def parts(self, view: TopicView, bound_to: BoundTo, limit: float) -> Iterator[Part | None]:
         """Plan the commands: by partition and kind, within the server's limits, in order.
@@ -146,28 +179,34 @@ class BatchPlan:
         """
         by_partition: dict[int | None, list[_Chunk]] = {}
         adds_context = bool(self._context) and view.meta is not None and view.meta.extend_support
-        compresses = self._compress is not None
-        for position, (message, checked) in enumerate(self._checked):
-            if position % _SLICE == _SLICE - 1:
+        compresses, position = self._compress is not None, 0
+        for message, checked, size, bodies in self._runs:
+            if position % _SLICE == 0:
                 yield None
             if adds_context:
                 checked = in_context(checked, self._context, self._largest)  # noqa: PLW2901
+                size = checked.wire_bytes  # noqa: PLW2901
             try:
                 check_accepted(view, checked, self._largest, compresses=compresses)
                 partition = bound_to(message.key, message.partition)
                 key = None if partition is None else lane_key(message.key)
             except ConfigError as error:
                 raise at_position(position, error) from error
-            kind, size = checked.kind, checked.wire_bytes
+            kind, count = checked.kind, len(bodies) or 1
             chunks = by_partition.setdefault(partition, [])
-            if not chunks or not chunks[-1].takes(kind, size, self._room):
+            if not chunks or not chunks[-1].takes(kind, size, count, self._room):
                 chunks.append(_Chunk(kind))
             chunk = chunks[-1]
-            chunk.positions.append(position)
-            chunk.messages.append(checked)
+            if bodies:
+                chunk.messages += bodies
+                chunk.positions += range(position, position + count)
+            else:
+                chunk.messages.append(checked.body if kind == "plain" else checked)
+                chunk.positions.append(position)
             chunk.used += size
             if partition is not None:
                 chunk.keys[key] = None
+            position += count
         for partition, chunks in by_partition.items():
             for chunk in chunks:
                 part = self._part(chunk, partition, limit)
@@ -178,9 +217,10 @@ class BatchPlan:
         messages = chunk.messages
         request: PublishRequest
         if chunk.used > self._alone_above:  # it fits into no batch
-            request = single_pub(self.topic, messages[0], limit, time.time_ns())
+            message = CheckedMessage(messages[0]) if chunk.kind == "plain" else messages[0]
+            request = single_pub(self.topic, message, limit, time.time_ns())
         elif chunk.kind == "plain":
-            request = plain_mpub(self.topic, [each.body for each in messages], limit, self._largest)
+            request = plain_mpub(self.topic, messages, limit, self._largest)
         else:
             request = rich_mpub(self.topic, messages, limit, time.time_ns())
         request.keys, request.partition, request.is_part = tuple(chunk.keys), partition, True
@@ -339,7 +379,7 @@ def single_mpub(topic: str, messages: Sequence[object], limit: float, config: Pr
         request = plain_mpub(topic, messages, limit, config.max_message_bytes - 1)  # type: ignore[arg-type]
     except ConfigError:
         return None
-    return request if request.size + 6 * len(messages) <= room else None
+    return request if request.size + _PLAIN_BYTES * len(messages) <= room else None
 
 
 def at_position(position: int, error: ConfigError) -> ConfigError:
