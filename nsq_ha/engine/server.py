@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
 from nsq_ha.base.redaction import redact
-from nsq_ha.base.unexpected import without_frames
+from nsq_ha.base.unexpected import report_unexpected, without_frames
 from nsq_ha.errors import LookupUnavailableError, NsqError
 from nsq_ha.events import Event, LookupdFailed, LookupdRecovered
 from nsq_ha.policy.timing import Rarely
@@ -83,14 +83,21 @@ class Server:
 
 
 async def tried(url: str, ask: Callable[[], Awaitable[T]]) -> T | LookupUnavailableError:
-    """Return what a server answers, or its failure, without frames: they hold the whole answer."""
+    """Return what a server answers, or its failure, without frames: they hold the whole answer.
+
+    An error that an answer causes counts as that server's failure and must not end anything else.
+    """
     try:
         return await ask()
     except LookupUnavailableError as error:
         _log.debug("nsqlookupd %s: %s", url, error)
         return without_frames(error)
     except NsqError as error:
-        return LookupUnavailableError("no usable answer", ((url, str(error)),))
+        reason = str(error)
+    except Exception as error:  # noqa: BLE001 - one server must not hide what the others say
+        report_unexpected(_log, f"nsqlookupd {url}", error)
+        reason = repr(error)
+    return LookupUnavailableError("no usable answer", ((url, reason),))
 
 
 def reason_of(error: LookupUnavailableError) -> str:
