@@ -6,7 +6,7 @@ import re
 
 from integration.faults.scenarios import ALL
 from tests.support.pages import named_in, rows_of
-from tests.support.promises import Evidence, why_no_evidence
+from tests.support.promises import why_no_evidence
 
 ROWS = rows_of("docs/explanation/fail-over.md")
 TESTS = sorted({test for row in ROWS for test in named_in(row)})
@@ -17,7 +17,7 @@ def scenarios_of(row: str) -> list[str]:
 
 
 def test_the_page_names_tests_that_run() -> None:
-    assert [why for test in TESTS if (why := why_no_evidence(Evidence(*test.split("::")))) is not None] == []
+    assert [why for test in TESTS if (why := why_no_evidence(test)) is not None] == []
 
 
 def test_each_scenario_is_in_one_row_and_each_row_has_a_test() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pages import ROOT, named_in
-from tests.support.promises import LEFT_OUT, Evidence, sentences, sentences_of, unused_definitions, why_no_evidence
+from tests.support.promises import LEFT_OUT, sentences, unused_definitions, why_no_evidence
 
 PAGES = {
     ROOT / "SECURITY.md": 16,
@@ -16,19 +16,19 @@ PAGES = {
 }
 """Each page, and how many of its sentences may have no test: a further one wants a second look."""
 
-TESTS = sorted({test for page in PAGES for sentence in sentences_of(page) for test in sentence.tests}, key=str)
+TESTS = sorted({test for page in PAGES for sentence in sentences(page.read_text("utf-8")) for test in sentence.tests})
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 @pages
 def test_each_sentence_has_a_test_or_a_reason(page: Path) -> None:
-    assert [sentence.fault for sentence in sentences_of(page) if sentence.fault] == []
+    assert [sentence.fault for sentence in sentences(page.read_text("utf-8")) if sentence.fault] == []
 
 
 @pages
 def test_few_sentences_have_no_test(page: Path) -> None:
-    found = sentences_of(page)
+    found = sentences(page.read_text("utf-8"))
     assert sum(not sentence.tests for sentence in found) <= PAGES[page]
     assert any(sentence.tests for sentence in found)
 
@@ -45,7 +45,7 @@ def test_a_test_that_a_page_links_to_runs() -> None:
 def test_a_test_that_any_page_links_to_exists() -> None:
     pages = [*ROOT.glob("*.md"), *(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)]
     tests = {test for page in pages for test in named_in(page.read_text("utf-8"))}
-    found = {test: why_no_evidence(Evidence(*test.split("::"))) for test in tests}
+    found = {test: why_no_evidence(test) for test in tests}
     assert {test: why for test, why in found.items() if why is not None and not LEFT_OUT.search(why)} == {}
     assert len(tests) > 300
 
@@ -89,11 +89,11 @@ def test_a_sentence_without_a_test_is_found(text: str) -> None:
 
 def test_a_test_that_shows_nothing_is_found() -> None:
     here = "tests/test_promises_page.py"
-    assert why_no_evidence(Evidence(here, "test_the_pages_have_tests")) is None
-    assert why_no_evidence(Evidence("tests/test_gone.py", "test_x")) == "tests/test_gone.py does not exist"
-    assert why_no_evidence(Evidence(here, "test_gone")) == f"{here} has no test 'test_gone'"
-    slow = Evidence("tests/consumer/test_blocking.py", "test_a_program_without_cpu_is_not_said_to_block")
-    assert why_no_evidence(slow) == f"{slow.name} has 'slow'"
+    assert why_no_evidence(f"{here}::test_the_pages_have_tests") is None
+    assert why_no_evidence("tests/test_gone.py::test_x") == "tests/test_gone.py does not exist"
+    assert why_no_evidence(f"{here}::test_gone") == f"{here} has no test 'test_gone'"
+    slow = "test_a_program_without_cpu_is_not_said_to_block"
+    assert why_no_evidence(f"tests/consumer/test_blocking.py::{slow}") == f"{slow} has 'slow'"
 
 
 def test_a_test_of_no_cases_fails(pytestconfig: pytest.Config) -> None:
