@@ -114,7 +114,7 @@ class ConsumerMachine(Returns):
         if queue and now > queue[0].deadline:
             self._expire(now)
         partition, deadline = conn.partition, sent_at + IN_TIME * conn.msg_timeout
-        is_doubtful = conn.is_ordered or self.finished_before.known or partition.orphans or partition.replaced
+        is_doubtful = conn.is_ordered or bool(self.finished_before.known or partition.orphans or partition.replaced)
         kept: list[Message] = []
         for message in messages:
             message.deadline = deadline

@@ -258,20 +258,20 @@ class ConsumerShell:
             wake_at = machine.settle(now)
             if not machine.dirty:
                 break
-        if machine.actions:
-            actions = machine.actions[:]
-            machine.actions.clear()
-            for action in actions:
-                self.acts[type(action)](action)
-            self.changed.set()
-            wake_at = machine.wake_at
         if machine.wakes:
             machine.wakes = False
             self.wake()
-        elif self.is_watched:
+        elif self.is_watched or machine.actions:
             self.changed.set()
         if wake_at != self._alarm.at:
             self._plan(wake_at)
+        try:
+            while machine.actions:
+                action = machine.actions.pop(0)
+                self.acts[type(action)](action)
+        finally:
+            if machine.actions:  # one has failed
+                self.due()
 
     def _write(self, conn: Subscription, now: float) -> None:
         parts = []

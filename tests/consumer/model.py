@@ -59,6 +59,8 @@ class World:
         leaders: The nsqd that leads each partition, or None.
         attempts: Connections that are being opened or subscribed.
         stopping: Connections over which CLS was sent and not answered.
+        asked: The RDY that each server knows.
+        coming: RDY that was written and has not arrived.
         paused: Partitions that must not be connected to before a time, unless another node leads.
         looked_up: Whether the topic is looked up often.
         now: The time.
@@ -87,6 +89,8 @@ class World:
         self.leaders: list[Node | None] = [NODES[0], NODES[1]]
         self.attempts: dict[Subscription, None] = {}
         self.stopping: dict[Subscription, None] = {}
+        self.asked: dict[Subscription, int] = {}
+        self.coming: dict[Subscription, int] = {}
         self.paused: dict[int, float] = {}
         self.looked_up = self.is_faultless = False
         self.lost_by_machine, self.machine.lost = self.machine.lost, self.lost  # type: ignore[method-assign]
@@ -182,12 +186,28 @@ class World:
             if isinstance(command, WriteReady):
                 assert conn.is_reading
                 assert 0 <= command.number <= conn.max_ready
+                self.check_raise(conn, command.number)
+                self.coming[conn] = command.number
+                if self.chance.random() < 0.2:
+                    self.ready_arrives(conn)
             else:
+                self.ready_arrives(conn)
                 self.answer(conn, server, command)
         if conn.finished:
             self.finish(conn, server)
         if conn.stage is Stage.DRAINING:
             self.machine.subscriptions.answered(conn, self.now)
+
+    def ready_arrives(self, conn: Subscription) -> None:
+        if conn in self.coming:
+            self.asked[conn] = self.coming.pop(conn)
+
+    def check_raise(self, conn: Subscription, number: int) -> None:
+        """Check that a raise counts what is in flight over all connections; of earlier grants more may still come."""
+        if number <= max(self.coming.get(conn, self.asked.get(conn, 0)), len(conn.messages)):
+            return
+        in_flight = sum(max(each.ready, len(each.messages)) for each in self.machine.conns)
+        assert in_flight <= self.machine.flow.max_in_flight, "a raise to more than max_in_flight"
 
     def answer(self, conn: Subscription, server: Server, command: WriteRequeue | WriteTouch | WriteFinish) -> None:
         self.requeued[server.number] += isinstance(command, WriteRequeue) and command.message is not None
@@ -214,6 +234,7 @@ class World:
     def fins_arrive(self, server: Server) -> None:
         under_way, server.under_way = server.under_way, []
         for conn, number in under_way:
+            self.ready_arrives(conn)
             held = server.in_flight.get(number)
             if held is not None and held[0] is conn:
                 del server.in_flight[number]
@@ -330,7 +351,8 @@ class World:
     def gone(self, conn: Subscription) -> None:
         """End a connection for its server: the partitioned one delivers its messages again at once."""
         server = self.servers[conn.partition.number]
-        self.stopping.pop(conn, None)
+        for known in (self.stopping, self.asked, self.coming):
+            known.pop(conn, None)
         server.under_way = [each for each in server.under_way if each[0] is not conn]
         for number, (of, _, attempts) in list(server.in_flight.items()):
             if of is conn:
@@ -383,7 +405,7 @@ class World:
         if conn is None or (conn.is_stopping and conn not in self.stopping):
             return
         mine = sum(of is conn for of, _, _ in server.in_flight.values())
-        self.deliver(server, conn, min(self.chance.randint(1, 3), max(conn.ready - mine, 0)))
+        self.deliver(server, conn, min(self.chance.randint(1, 3), max(self.asked.get(conn, 0) - mine, 0)))
 
     def deliver(self, server: Server, conn: Subscription, most: int) -> None:
         count = min(most, len(server.waiting))
@@ -410,6 +432,8 @@ class World:
     def step_time(self) -> None:
         for server in self.servers:
             self.fins_arrive(server)
+        for conn in tuple(self.coming):
+            self.ready_arrives(conn)
         end = self.now + self.chance.choice((0.01, 0.1, 0.3, 1.0, 2.5))
         for _ in range(1000):
             wake_at = self.machine.wake_at

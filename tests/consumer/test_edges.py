@@ -7,7 +7,9 @@ from functools import partial
 import pytest
 
 from nsq_ha import ClosedError, ConfigError, Message, StartFrom
+from nsq_ha.consumer.answers import Said
 from nsq_ha.consumer.handlers import check_handler
+from tests.support.inside import shell_of
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
 from tests.support.waiting import eventually, turn
@@ -175,3 +177,20 @@ async def test_a_closed_consumer_runs_no_handler(stage: Stage) -> None:
         pass
     with pytest.raises(ClosedError, match="the consumer is closed"):
         await consumer.run(handle)
+
+
+async def test_an_action_that_fails_leaves_the_others_for_the_next_turn(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        shell, done = shell_of(consumer), list[Said]()
+
+        def act(said: Said) -> None:
+            done.append(said)
+            if said.is_warning:
+                raise ValueError("fails")
+
+        shell.acts[Said] = act
+        shell.machine.actions += (Said(is_warning=True, text="first"), Said(is_warning=False, text="second"))
+        with pytest.raises(ValueError, match="fails"):
+            shell.drain()
+        await turn()
+        assert [said.text for said in done] == ["first", "second"]

@@ -24,13 +24,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "slow and plain": {"more": SLOW, "plain": True, "max_in_flight": 8},
     "slow and ordered": {"more": (*SLOW, "fails", "is_cancelled"), "ordered": True},
     "large": {"size": 400_000, "max_in_flight_bytes": 1_000_000},
+    "in turns": {"more": ("publishes", "delivers", "delivers", "takes", "time") * 8, "max_in_flight": 1},
     "attempts count": {"max_attempts": 5, "handler_backoff": Backoff(0.5, 2.0)},
 }
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_random_schedules(kind: dict[str, Any]) -> None:
-    for seed in range(12):
+    for seed in range(18):
         world = World(seed, **kind)
         world.run(120)
         world.works_off() if seed % 2 else world.close()

@@ -157,6 +157,22 @@ def test_a_handler_answers_the_copy_that_came_over_another_connection() -> None:
     assert driven.part.counts.finished_unhandled == 1
 
 
+def test_a_copy_of_a_finished_message_does_not_hide_one_that_a_handler_has() -> None:
+    driven = reading()
+    handlers = Recipient(is_handler=True)
+    arrive(driven, message_of(driven, 1), message_of(driven, 2))
+    finished, held = take(driven, handlers), take(driven, handlers)
+    finished.answered = True
+    driven.machine.finish(driven.used(), finished)
+    driven.subscriptions.lost(driven.used(), LOST, driven.now)
+    driven.after(1.0)
+    driven.subscribe()
+    arrive(driven, message_of(driven, 1), message_of(driven, 2))
+    assert len(driven.took(FinishedCopy)) == 1
+    assert driven.used().messages == {held.id: held}
+    assert driven.machine.take(handlers, driven.now) is None
+
+
 def test_so_does_one_that_came_over_a_connection_that_was_replaced() -> None:
     driven = reading()
     arrive(driven, message_of(driven))
