@@ -17,7 +17,6 @@ import logging
 import math
 import random
 import socket
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
@@ -110,7 +109,6 @@ class Connection:
         self._unanswered = 0  # OKs that are due and only counted
         self.lifetime: Lifetime | None = None
         self._callbacks = callbacks
-        self._stored = None if self._is_logged else callbacks.stored
         self._loop = asyncio.get_running_loop()
         self._protocol = ClientProtocol(max_frame_bytes=config.max_frame_bytes)
         self._receive: Callable[[bytes | memoryview], Received] = self._protocol.receive
@@ -216,8 +214,8 @@ class Connection:
             else:
                 await self._do(step, stream)
         stream.receiver = self._received
-        if self._stored is not None:
-            self._is_counting, self._receive, stream.receiver = True, self._receive_uncounted, self._count
+        if self._callbacks.stored is not None and not self._is_logged:
+            self._is_counting, self._receive = True, self._receive_uncounted
         self.identity = handshake.identity
         if config.tls is not None:
             self.lifetime = Lifetime.of(self.identity.version, identified_at, random.random)
@@ -231,9 +229,7 @@ class Connection:
             tls = self.config.tls or TlsConfig()
             await stream.start_tls(ssl_context(tls), server_name(tls, self.node.host))
         elif isinstance(step, StartCodec):
-            stream.start_codec(step.codec)
-            if step.trailing:
-                stream.received(step.trailing)
+            stream.start_codec(step.codec, step.trailing)
         else:
             await self._waiter()
 
@@ -283,16 +279,20 @@ class Connection:
         if self._stream is not None:
             self._stream.write_now(data)
 
-    def write_publishes(self, data: bytes | list[bytes], count: int) -> None:
+    def write_publishes(self, data: bytes | list[bytes], count: int) -> bool:
         """Write ``count`` publish commands now; ``answers`` gets one answer for each, in order.
 
         Args:
             data: The commands, or parts of them in their order.
             count: Number of commands.
+
+        Returns:
+            Whether the socket has space. If not, the last command was not sent to its end (but on Windows, where that
+            is unknown), and never will be if the connection is lost now. False also once the end is decided.
         """
         stream = self._stream
         if stream is None:
-            return
+            return False
         if self._is_counting:
             self._unanswered += count
         else:
@@ -303,26 +303,12 @@ class Connection:
             stream.write_now(data)
         else:
             stream.write_parts(data)
+        return not (stream.is_paused or stream.is_closing())
 
     @property
     def heartbeat_age(self) -> float:
         """Seconds since the last heartbeat, or since connecting."""
         return self._loop.time() - self._last_heartbeat
-
-    @property
-    def takes_more(self) -> bool:
-        """Whether the socket has space. False also once the end is decided, shortly before ``lost``."""
-        stream = self._stream
-        return stream is not None and not (stream.is_paused or stream.is_closing())
-
-    @property
-    def has_cut(self) -> bool:
-        """Whether the last write was not sent to its end, and never will be if the connection is lost now.
-
-        False if that is not certain.
-        """
-        stream = self._stream
-        return stream is not None and (stream.is_paused or stream.is_closing()) and sys.platform != "win32"
 
     def on_resume(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` when the socket has space again."""
@@ -404,7 +390,7 @@ class Connection:
 
     def _forget_owner(self) -> None:
         """Call nothing any more. The callbacks may lead back to this object; in a cycle it would outlive its end."""
-        self._callbacks, self._stored = _NO_CALLBACKS, None
+        self._callbacks = _NO_CALLBACKS
 
     def _next_look(self) -> float:
         return next_look(self._loop.time(), self._last_heartbeat, self.config.heartbeat_interval)
@@ -434,17 +420,6 @@ class Connection:
             )
         return self._next_look()
 
-    def _count(self, data: bytes | memoryview) -> None:
-        """Count a read that is a run of the usual answers to publishes; process another one."""
-        unanswered, stored = self._unanswered, self._stored
-        if unanswered and stored is not None and len(data) <= LONGEST_RUN:
-            count = OK_RUNS.get(bytes(data))
-            if count is not None and count <= unanswered:
-                self._unanswered = unanswered - count
-                stored(count)
-                return
-        self._received(data)
-
     def _receive_uncounted(self, data: bytes | memoryview) -> Received:
         """Read frames, and count again while nothing but whole answers to publishes is due."""
         if self._unanswered:
@@ -455,7 +430,14 @@ class Connection:
         return received
 
     def _received(self, data: bytes | memoryview) -> None:
-        """Process what was read."""
+        """Count what was read if it is a run of the usual answers to publishes; else process it."""
+        stored = self._callbacks.stored
+        if stored is not None and self._unanswered and len(data) <= LONGEST_RUN:
+            count = OK_RUNS.get(bytes(data))
+            if count is not None and count <= self._unanswered:
+                self._unanswered -= count
+                stored(count)
+                return
         received = self._receive(data)
         if received.heartbeats:
             self._last_heartbeat = self._loop.time()
@@ -464,18 +446,21 @@ class Connection:
             else:
                 self.write_now(NOP)
         if received.answers:
-            if self._waiters:  # of a subscription, whose connection has no publishes
-                for answer in received.answers:
-                    self._take_answer(self._waiters.pop(0), answer)
-            else:
-                self._has_refused = isinstance(received.answers[-1], ServerError)
-                self._callbacks.answers(received.answers)
+            self._answered(received.answers)
         if received.damaged:
             self._callbacks.damaged(received.damaged)
         if received.refusals:  # before the messages, which may be redelivered ones whose FIN was refused
             self._callbacks.refusals(received.refusals)
         if received.messages:
             self._callbacks.messages(received.messages)
+
+    def _answered(self, answers: list[bytes | ServerError]) -> None:
+        if self._waiters:  # of a subscription, whose connection has no publishes
+            for answer in answers:
+                self._take_answer(self._waiters.pop(0), answer)
+        else:
+            self._has_refused = isinstance(answers[-1], ServerError)
+            self._callbacks.answers(answers)
 
     @staticmethod
     def _take_answer(waiter: asyncio.Future[bytes], answer: bytes | NsqError) -> None:

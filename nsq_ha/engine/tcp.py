@@ -195,10 +195,12 @@ class TcpStream(asyncio.BufferedProtocol):
         # asyncio's TLS transport does not tell that the connection below it has failed.
         self.is_closing = lambda: transport.is_closing() or upgraded.is_closing()
 
-    def start_codec(self, codec: Codec) -> None:
-        """Compress both directions from now on."""
+    def start_codec(self, codec: Codec, trailing: bytes = b"") -> None:
+        """Compress both directions from now on; ``trailing`` was read already, and is compressed."""
         self.flush()
         self._codec, self._fd = codec, None
+        for piece in codec.pieces(trailing):
+            self.receiver(piece)
 
     def write(self, data: bytes) -> None:
         """Buffer ``data``; all data of this turn of the event loop is sent together, once the socket has space.
@@ -290,13 +292,10 @@ class TcpStream(asyncio.BufferedProtocol):
         return self._in if self._codec is None else self._in[:COMPRESSED_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass on the data that was read (called by the event loop)."""
-        self.received(self._in[:nbytes])
-
-    def received(self, data: bytes | memoryview) -> None:
-        """Pass ``data`` on, decompressed; the receiver does not keep it. If the receiver raises, the stream ends."""
+        """Pass on the data that was read, decompressed (called by the event loop). If that raises, the stream ends."""
         if self._reason is not None:
             return
+        data = self._in[:nbytes]
         self.last_received = self._loop.time()
         try:
             if self._codec is None:

@@ -11,6 +11,7 @@ Source: vectors in ``tests/vectors/sharding.json``, made by running the clients.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import mmh3
@@ -113,13 +114,13 @@ _RULES: Final[dict[str, Callable[[Key], int]]] = {"murmur3": murmur3, "java": ja
 
 
 def hasher(sharding: Sharding) -> Callable[[Any], int]:
-    """Return the hash function for an option value.
+    """Return the hash function for an option value; one of the application raises ConfigError for a wrong result.
 
     Raises:
         ConfigError: The name is unknown.
     """
     if callable(sharding):
-        return sharding
+        return partial(_checked, sharding)
     try:
         return _RULES[sharding]
     except KeyError:
@@ -135,18 +136,14 @@ def partition_for(key: Key, partition_num: int, sharding: Sharding = "murmur3") 
     """
     if partition_num < 1:
         raise ConfigError(f"partition_num must be positive, not {partition_num}: take it from the lookup's meta")
-    return partition_of(hasher(sharding)(key), partition_num)
+    return hasher(sharding)(key) % partition_num
 
 
-def partition_of(number: object, partition_num: int) -> int:
-    """Return the partition of a key whose hash is ``number``, on a topic with ``partition_num`` partitions.
-
-    Raises:
-        ConfigError: ``number`` is not an int of 0 or more, as custom functions must return.
-    """
+def _checked(function: Callable[[Any], object], key: Key) -> int:
+    number = function(key)
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ConfigError(f"sharding function must return an int of 0 or more, not {shown(number)}")
-    return number % partition_num
+    return number
 
 
 def printable(key: int) -> int:

@@ -24,7 +24,7 @@ from nsq_ha.message import Receipt
 from nsq_ha.options.config import ProducerConfig
 from nsq_ha.policy.liveness import STALLED_AFTER, stalled_at
 from nsq_ha.policy.plain_topology import explained
-from nsq_ha.policy.sharding import Key, hasher, partition_of
+from nsq_ha.policy.sharding import Key, hasher
 from nsq_ha.producer.actions import Action, LookUp, Report
 from nsq_ha.producer.reasons import late, wrapped
 from nsq_ha.producer.state import (
@@ -162,7 +162,7 @@ class Lanes(ABC):
         if not meta.is_partitioned:
             raise ConfigError(NEEDS_PARTITIONS)
         if partition is None:
-            return partition_of(self._hash(key), topic.count.used)
+            return self._hash(key) % topic.count.used
         if not 0 <= partition < meta.partition_num:
             raise ConfigError(
                 f"partition {partition} of {topic.name!r} does not exist: "

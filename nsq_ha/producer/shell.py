@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -210,13 +211,13 @@ class ProducerShell:
                     data: bytes | list[bytes] = encode_pub(topic, number, first.body)
                 else:
                     data = encode_run(topic, number, requests)
-                handle.write_publishes(data, len(requests))
+                has_space = handle.write_publishes(data, len(requests))
             except Exception as error:  # noqa: BLE001 - what was taken but not written would never be answered
                 report_unexpected(log, conn.node.address, error)
                 machine.drop(conn, ConnectionLostError(f"unexpected error while publishing: {error!r}"), now)
                 return
-            if not handle.takes_more:
-                machine.full(conn, is_cut=handle.has_cut)
+            if not has_space:
+                machine.full(conn, is_cut=sys.platform != "win32")
             if not lane.ready:
                 return
 
@@ -297,19 +298,11 @@ class ProducerShell:
         machine, loop = self.machine, self.loop
         machine.stored(conn, count, loop.time())
         finished, machine.finished = machine.finished, []
-        if asyncio.current_task(loop) is None:
-            self._resume(finished)
-        else:  # tasks cannot nest
-            for request in finished:
-                _settle(request)
-        if machine.dirty or machine.actions or machine.finished or machine.wake_at < self._alarm.at:
-            self.drain()
-
-    def _resume(self, finished: Sequence[PublishRequest]) -> None:
+        may_resume = asyncio.current_task(loop) is None  # tasks cannot nest
         waiting = []
         for request in finished:
             ticket = request.ticket
-            if request.error is None and request.is_plain and not ticket.done():
+            if may_resume and request.error is None and request.is_plain and not ticket.done():
                 if (one := detached(ticket)) is not None:
                     waiting.append(one)
                 ticket.set_result(request.receipts)
@@ -321,6 +314,8 @@ class ProducerShell:
                 resume(one)
         finally:
             self.is_held = False
+        if machine.dirty or machine.actions or machine.finished or machine.wake_at < self._alarm.at:
+            self.drain()
 
     def _lost(self, conn: ProducerConn, error: NsqError) -> None:
         if isinstance(conn.handle, Connection):

@@ -184,10 +184,10 @@ async def test_a_peer_that_never_reads_is_left(stage: Stage) -> None:
         link.peer.pause()
         fin = b"FIN " + bytes(16) + b"\n"
         written = 0
-        while link.connection.takes_more and written < 64 * MEBI:
+        while link.has_space and written < 64 * MEBI:
             link.connection.write_now(fin * 1000)
             written += 21_000
-        assert not link.connection.takes_more
+        assert not link.has_space
         for _ in range(MAX_UNREAD_BYTES // 21_000 + 2):
             link.connection.write_now(fin * 1000)
         reason = await link.lost()
@@ -200,12 +200,12 @@ async def test_what_is_read_in_time_may_be_any_amount(stage: Stage) -> None:
         fin = b"FIN " + bytes(8) + message_id(9)[:8] + b"\n"
         for _ in range(4):
             link.peer.pause()
-            while link.connection.takes_more:
+            while link.has_space:
                 link.connection.write_now(fin * 1000)
             for _ in range(MAX_UNREAD_BYTES // 21_000 - 1):
                 link.connection.write(fin * 1000)
             link.peer.resume()
-            await eventually(lambda: link.connection.takes_more)
+            await eventually(lambda: link.has_space)
         assert link.connection.is_open
 
 

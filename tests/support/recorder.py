@@ -60,6 +60,12 @@ class Link:
         self.recorder = recorder
         self.peer = peer
 
+    @property
+    def has_space(self) -> bool:
+        """Whether the socket takes more."""
+        stream = self.connection._stream  # noqa: SLF001 - nothing else tells without writing
+        return stream is not None and not (stream.is_paused or stream.is_closing())
+
     async def lost(self, limit: float = LIMIT) -> NsqError:
         """Wait for the end, which must be reported once, and return its reason."""
         await self.recorder.until(lambda: self.recorder.lost, limit)

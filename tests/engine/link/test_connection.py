@@ -31,8 +31,7 @@ async def test_closing_is_bounded(nsqd: FakeNsqd) -> None:
     loop = asyncio.get_running_loop()
     async with linked(nsqd) as link:
         link.peer.pause()
-        while link.connection.takes_more:
-            link.connection.write_publishes(encode_pub("orders", 0, b"x" * 1_000_000), 1)
+        while link.connection.write_publishes(encode_pub("orders", 0, b"x" * 1_000_000), 1):
             await turn()
         began = loop.time()
         await link.connection.aclose(0.2)
