@@ -82,52 +82,27 @@ class AuthGrant:
             raise ValueError(f"ttl must be above 0 seconds, not {self.ttl}")
 
 
-class AuthTable:
-    """The secrets of a cluster, and what each allows.
-
-    Args:
-        grants: What each secret allows.
+def key_of(secret: str) -> bytes:
+    """Return a secret as clients send it.
 
     Raises:
-        ValueError: A secret is empty: no client can send it.
+        ValueError: It is empty: no client can send it.
     """
-
-    def __init__(self, grants: Mapping[str, AuthGrant]) -> None:
-        self._grants: dict[bytes, AuthGrant] = {}
-        for secret, grant in grants.items():
-            self.change(secret, grant)
-
-    def __repr__(self) -> str:
-        return f"<AuthTable of {len(self._grants)} secrets>"
-
-    def change(self, secret: str, grant: AuthGrant | None) -> None:
-        """Replace what a secret allows. None makes it unknown.
-
-        Raises:
-            ValueError: The secret is empty.
-        """
-        if not secret:
-            raise ValueError("a secret of AUTH must not be empty: nsqd refuses it as E_BAD_BODY")
-        if grant is None:
-            self._grants.pop(secret.encode(), None)
-        else:
-            self._grants[secret.encode()] = grant
-
-    def find(self, secret: bytes) -> AuthGrant | None:
-        """Return what a secret allows. None if it is unknown."""
-        return self._grants.get(secret)
+    if not secret:
+        raise ValueError("a secret of AUTH must not be empty: nsqd refuses it as E_BAD_BODY")
+    return secret.encode()
 
 
 class Credentials:
     """What one connection may do.
 
     Args:
-        table: The secrets. None for a server without AUTH.
+        table: What each secret allows. None for a server without AUTH.
         now: Returns the time in seconds.
         capital: The texts of refusals begin with a capital letter, as those of the partitioned nsqd do.
     """
 
-    def __init__(self, table: AuthTable | None, now: Callable[[], float], *, capital: bool) -> None:
+    def __init__(self, table: Mapping[bytes, AuthGrant] | None, now: Callable[[], float], *, capital: bool) -> None:
         self._table = table
         self._capital = capital
         self._now = now
@@ -197,9 +172,9 @@ class Credentials:
         """Return whether the last answer allows anything: nsqd counts a client without rules as one without AUTH."""
         return self._grant is not None and bool(self._grant.authorizations)
 
-    def _ask(self, table: AuthTable) -> bool:
+    def _ask(self, table: Mapping[bytes, AuthGrant]) -> bool:
         """Ask the table; keep the old answer if it knows none."""
-        grant = table.find(self._secret)
+        grant = table.get(self._secret)
         if grant is None:
             return False
         self._grant = grant

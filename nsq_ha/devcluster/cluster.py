@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Self, TypeVar
 
-from nsq_ha.devcluster.auth import AuthGrant, AuthTable
+from nsq_ha.devcluster.auth import AuthGrant, key_of
 from nsq_ha.devcluster.control.changes import ChangeRefusedError, Changes
 from nsq_ha.devcluster.control.coordinator import Coordinator
 from nsq_ha.devcluster.control.placement import ClusterPartition, Nsqlookupd
@@ -146,7 +146,7 @@ class DevCluster:
         security = Security(
             tls=tls, required=tls_required, write_deadline=tls_write_deadline, hosts=frozenset(allowed_hosts)
         )
-        self._auth = None if auth is None else AuthTable(auth)
+        self._auth = None if auth is None else {key_of(secret): grant for secret, grant in auth.items()}
         self._host: Callable[[], Host] = lambda: Host(
             loop=asyncio.get_running_loop(),
             timing=timing,
@@ -435,7 +435,11 @@ class DevCluster:
         table = self._auth
         if table is None:
             raise ValueError("the cluster has no AUTH: create it with DevCluster(auth={...})")
-        self._call(lambda: table.change(secret, grant))
+        key = key_of(secret)
+        if grant is None:
+            self._call(lambda: table.pop(key, None))
+        else:
+            self._call(lambda: table.update({key: grant}))
 
     # ------------------------------------------------------------ leaders
 

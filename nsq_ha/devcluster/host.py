@@ -9,8 +9,8 @@ on the same machine send there: a form that it posts, and a foreign host name th
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from nsq_ha.devcluster.auth import AuthTable
+    from nsq_ha.devcluster.auth import AuthGrant
     from nsq_ha.protocol.server.stream import Limits
 
 
@@ -124,7 +124,7 @@ class Host:
         chance: The only source of randomness, seeded.
         security: TLS and HTTP access of all nodes.
         limits: What the nsqds accept.
-        auth: The secrets for AUTH. None for nsqds that do not ask for it.
+        auth: What each secret for AUTH allows. None for nsqds that do not ask for it.
         retain_bytes: Bytes of finished messages that a partition keeps. None for all.
         writes_disabled: An operator disabled writing in the whole cluster.
     """
@@ -134,7 +134,7 @@ class Host:
     chance: random.Random
     security: Security
     limits: Limits
-    auth: AuthTable | None = None
+    auth: Mapping[bytes, AuthGrant] | None = field(default=None, repr=False)
     retain_bytes: int | None = None
     writes_disabled: bool = False
 
