@@ -137,7 +137,7 @@ class AdministeredCluster(OperatedNodes):
                 for partition, node in view.leaders.items():
                     async with NsqdHttp(node) as nsqd:
                         try:
-                            await nsqd.delete_channel(topic, partition, channel)
+                            await nsqd.change_channel("delete", topic, partition, channel)
                         except NsqError:
                             continue  # it was never made there, or the leader is moving
 

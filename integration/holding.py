@@ -76,7 +76,7 @@ def delete_channels(cluster: ClusterUnderTest, topic: str) -> int:
                 for channel in part.stats.channels:
                     # It may have gone by itself.
                     with contextlib.suppress(NsqError):
-                        await nsqd.delete_channel(topic, part.partition, channel.name)
+                        await nsqd.change_channel("delete", topic, part.partition, channel.name)
                         count += 1
         return count
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.leading import PAUSE
@@ -60,21 +60,7 @@ class ChannelAdmin(AdminBase):
             TopicNotFoundError: The topic does not exist.
             ChangeIncompleteError: Not every partition has the channel in time; the error names those that lack it.
         """
-        async with self._bounded("creating", topic, channel, timeout) as call:
-            apply: Apply | None = _does("create", topic, channel)
-            if _is_registered(await self._view(topic, call)):
-                params = {"topic": topic, "channel": channel}
-                await self._leading.change("/channel/create", params, call, known="already registered")
-                apply = None
-            spread = Spread(self._leading, topic, channel, call, _named(channel))
-            await spread.run(
-                apply,
-                lambda now, _: now is not None,
-                absent="wanted",
-                lookupd_path="/channel/create",
-                waits_for="does not have the channel yet",
-            )
-            await self._until_listed(topic, channel, call, wanted=True)
+        await self._create_or_delete("create", topic, channel, timeout)
 
     async def delete_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
         """Delete a channel with all that it has not delivered, and disconnect its consumers.
@@ -87,26 +73,33 @@ class ChannelAdmin(AdminBase):
             ChannelNotFoundError: No partition has the channel, so it may be deleted already.
             ChangeIncompleteError: A partition still has the channel, or has it again.
         """
-        async with self._bounded("deleting", topic, channel, timeout) as call:
-            apply: Apply | None = _does("delete", topic, channel)
+        await self._create_or_delete("delete", topic, channel, timeout)
+
+    async def _create_or_delete(
+        self, action: Literal["create", "delete"], topic: str, channel: str, timeout: float
+    ) -> None:
+        is_wanted, path = action == "create", f"/channel/{action}"
+        async with self._bounded("creating" if is_wanted else "deleting", topic, channel, timeout) as call:
+            apply: Apply | None = _does(action, topic, channel)
             if _is_registered(await self._view(topic, call)):
+                known, done = ("already registered", "") if is_wanted else ("", _NOT_REGISTERED)
                 try:
                     params = {"topic": topic, "channel": channel}
-                    await self._leading.change("/channel/delete", params, call, done=_NOT_REGISTERED)
+                    await self._leading.change(path, params, call, done=done, known=known)
                 except ServerError as error:
-                    if _NOT_REGISTERED not in str(error):
+                    if is_wanted or _NOT_REGISTERED not in str(error):
                         raise
                     raise ChannelNotFoundError(f"topic {topic!r} has no channel {channel!r}") from error
                 apply = None
             spread = Spread(self._leading, topic, channel, call, _named(channel))
             await spread.run(
                 apply,
-                lambda now, _: now is None,
-                absent="fine",
-                lookupd_path="/channel/delete",
-                waits_for=_RECREATED,
+                lambda now, _: (now is not None) is is_wanted,
+                absent="wanted" if is_wanted else "fine",
+                lookupd_path=path,
+                waits_for="does not have the channel yet" if is_wanted else _RECREATED,
             )
-            await self._until_listed(topic, channel, call, wanted=False)
+            await self._until_listed(topic, channel, call, wanted=is_wanted)
 
     async def pause_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
         """Stop the delivery of a channel, until :meth:`unpause_channel`; its consumers stay connected.

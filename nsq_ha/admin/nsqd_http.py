@@ -226,16 +226,8 @@ class NsqdHttp(HttpPeer):
         await self.request("POST", f"/topic/{action}", {"topic": check_topic(topic)})
 
     async def change_channel(self, action: ChannelAction, topic: str, partition: int | None, channel: str) -> None:
-        """Change a channel of the partition (None on a plain nsqd)."""
+        """Change a channel of the partition (None on a plain nsqd); one that exists is not created again."""
         await self.request("POST", f"/channel/{action}", _place(topic, partition, channel))
-
-    async def create_channel(self, topic: str, partition: int | None, channel: str) -> None:
-        """Create a channel at the end of the partition (None on a plain nsqd); do nothing if it exists."""
-        await self.change_channel("create", topic, partition, channel)
-
-    async def delete_channel(self, topic: str, partition: int | None, channel: str) -> None:
-        """Delete a channel of the partition (None on a plain nsqd) with all its messages."""
-        await self.change_channel("delete", topic, partition, channel)
 
     async def set_offset(self, topic: str, partition: int, channel: str, start: StartFrom | str) -> None:
         """Move an existing channel of the partition to another position, for all clients that read it, too.
@@ -267,7 +259,7 @@ class NsqdHttp(HttpPeer):
         """
         refusal: ChannelNotRegisteredError | None = None
         try:
-            await self.create_channel(topic, partition, channel)
+            await self.change_channel("create", topic, partition, channel)
         except ChannelNotRegisteredError as error:
             refusal = error
         try:

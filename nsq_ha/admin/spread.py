@@ -145,7 +145,8 @@ class Spread(Generic[T]):
             if view.is_plain and lookupd_path:
                 await self._tell_lookupds(lookupd_path)
             if apply is not None:
-                await self._remember(pending, needed=shows is not None)
+                unknown = [target for target in pending if shows is not None and target.name not in self._before]
+                self._before |= {target.name: found for target, found in await self._stats(unknown)}
                 await self._each(pending, lambda target: self._apply(target, apply, absent))
             await self._confirm(pending, shows, waits_for)
             if self._refused:
@@ -221,12 +222,6 @@ class Spread(Generic[T]):
                 self._fail(target.name, _reason(error, target.node))
 
         await several(limited, targets)
-
-    async def _remember(self, targets: Iterable[_Target], *, needed: bool) -> None:
-        """Read the statistics before the change."""
-        unknown = [target for target in targets if needed and target.name not in self._before]
-        for target, found in await self._stats(unknown):
-            self._before[target.name] = found
 
     async def _apply(self, target: _Target, apply: Apply, absent: Absent) -> None:
         name = target.name

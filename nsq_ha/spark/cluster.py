@@ -246,13 +246,13 @@ class BlockingCluster:
         key = topic, partition, node, prefix
         channel = self.unanswered[key] = self.unanswered.get(key) or temporary_channel(prefix)
         with contextlib.suppress(NsqError):
-            self._ask(node, self._nsqd(node).create_channel(topic, partition, channel))
+            self._ask(node, self._nsqd(node).change_channel("create", topic, partition, channel))
             self.delete_channel(topic, partition, node, channel)
             del self.unanswered[key]
 
     def delete_channel(self, topic: str, partition: int, node: Node, channel: str) -> None:
         """Delete ``channel``; raises as :meth:`open_channel`."""
-        self._ask(node, self._nsqd(node).delete_channel(topic, partition, channel))
+        self._ask(node, self._nsqd(node).change_channel("delete", topic, partition, channel))
 
     def _nsqd(self, node: Node) -> NsqdHttp:
         return NsqdHttp(node, timeout=self._timeout, client=self._http())

@@ -174,7 +174,7 @@ async def test_recorded_refusals_are_server_errors(fake: Fake, exchange: str, wa
     fake.answer("/channel/create", step["body"], step["status"])
     async with NsqdHttp(fake.url) as nsqd:
         with pytest.raises(wanted) as caught:
-            await nsqd.create_channel("orders", 0, "billing")
+            await nsqd.change_channel("create", "orders", 0, "billing")
     assert type(caught.value) is wanted
     assert step["body"]["message"] in str(caught.value)
 
