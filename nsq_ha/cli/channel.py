@@ -69,8 +69,7 @@ def create(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> 
 
     It gets all messages that are published from then on. Where channels must be registered, this registers it.
     """
-    _change(cluster, topic, lambda admin: admin.create_channel(topic, name, timeout=timeout))
-    click.echo(f"created {name} of {topic}", err=True)
+    _change(cluster, AdminClient.create_channel, topic, name, timeout=timeout, done="created")
 
 
 @channel.command()
@@ -78,8 +77,7 @@ def create(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> 
 @cluster_options
 def pause(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Stop the delivery of CHANNEL until `resume`. Nothing is lost; messages wait."""
-    _change(cluster, topic, lambda admin: admin.pause_channel(topic, name, timeout=timeout))
-    click.echo(f"paused {name} of {topic}", err=True)
+    _change(cluster, AdminClient.pause_channel, topic, name, timeout=timeout, done="paused")
 
 
 @channel.command()
@@ -88,9 +86,8 @@ def pause(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> N
 def resume(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Deliver the messages of CHANNEL again: the opposite of `pause` and of `skip`."""
     if run(require_topic(cluster, topic)).meta is not None:  # plain nsqds skip no messages
-        _change(cluster, topic, lambda admin: admin.unskip_channel(topic, name, timeout=timeout))
-    _change(cluster, topic, lambda admin: admin.unpause_channel(topic, name, timeout=timeout))
-    click.echo(f"resumed {name} of {topic}", err=True)
+        _change(cluster, AdminClient.unskip_channel, topic, name, timeout=timeout)
+    _change(cluster, AdminClient.unpause_channel, topic, name, timeout=timeout, done="resumed")
 
 
 @channel.command()
@@ -103,8 +100,7 @@ def skip(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: 
     Only the partitioned server can do that.
     """
     confirm(f"Drop all messages of channel {name} of {topic}, new ones too, until it is resumed?", yes=yes)
-    _change(cluster, topic, lambda admin: admin.skip_channel(topic, name, timeout=timeout))
-    click.echo(f"skipping {name} of {topic}", err=True)
+    _change(cluster, AdminClient.skip_channel, topic, name, timeout=timeout, done="skipping")
 
 
 @channel.command()
@@ -118,8 +114,7 @@ def empty(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes:
     7 s.
     """
     confirm(f"Drop all messages that wait in channel {name} of {topic}?", yes=yes)
-    _change(cluster, topic, lambda admin: admin.empty_channel(topic, name, timeout=timeout))
-    click.echo(f"emptied {name} of {topic}", err=True)
+    _change(cluster, AdminClient.empty_channel, topic, name, timeout=timeout, done="emptied")
 
 
 @channel.command()
@@ -129,8 +124,7 @@ def empty(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes:
 def delete(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
     """Delete CHANNEL with all that it has not delivered. Stop its consumers first: they would create it again."""
     confirm(f"Delete channel {name} of {topic} with all its messages?", yes=yes)
-    _change(cluster, topic, lambda admin: admin.delete_channel(topic, name, timeout=timeout))
-    click.echo(f"deleted {name} of {topic}", err=True)
+    _change(cluster, AdminClient.delete_channel, topic, name, timeout=timeout, done="deleted")
 
 
 def _to(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> StartFrom | Mapping[int, StartFrom]:
@@ -169,18 +163,30 @@ def set_offset(
     """
     where = described(start)
     confirm(f"Move channel {name} of {topic} to {where}? Messages are delivered again, or dropped.", yes=yes)
-    _change(cluster, topic, lambda admin: admin.set_offset(topic, name, start, timeout=timeout))
-    click.echo(f"moved {name} of {topic} to {where}", err=True)
+    _change(cluster, AdminClient.set_offset, topic, name, start, timeout=timeout, done="moved", to=f" to {where}")
 
 
-def _change(cluster: ClusterAccess, topic: str, change: Callable[[AdminClient], Awaitable[None]]) -> None:
+def _change(
+    cluster: ClusterAccess,
+    change: Callable[..., Awaitable[None]],
+    topic: str,
+    name: str,
+    *start: object,
+    timeout: float,
+    done: str = "",
+    to: str = "",
+) -> None:
+    """Call a method of an admin client; then say what is done, if anything."""
+
     async def explained(admin: AdminClient) -> None:
         try:
-            await change(admin)
+            await change(admin, topic, name, *start, timeout=timeout)
         except ChannelNotFoundError as error:
             raise ChannelNotFoundError(f"{error} (see nsq-ha channel list {topic})") from error
 
     run(cluster.ask(explained, topic))
+    if done:
+        click.echo(f"{done} {name} of {topic}{to}", err=True)
 
 
 def _as_dict(row: FigureRow) -> dict[str, object]:

@@ -102,12 +102,19 @@ def print_json(value: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
     """Print a table; columns whose name ends in ``#`` (which is not printed) are numbers, aligned right."""
+    _print_table([(column.removesuffix("#"), column.endswith("#"), None) for column in columns], rows, title)
+
+
+def _print_table(
+    columns: Iterable[tuple[str, bool, int | None]], rows: Iterable[Iterable[object]], title: str | None
+) -> None:
+    """Print a table; of each column, its name, whether it is of numbers, and its width, if that is fixed."""
     from rich import box
     from rich.table import Table
 
     table = Table(title=cell(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column.removesuffix("#"), justify="right" if column.endswith("#") else "left", overflow="fold")
+    for name, is_number, width in columns:
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold", width=width)
     for row in rows:
         table.add_row(*map(cell, row))
     console().print(table)
@@ -210,29 +217,21 @@ def print_fitting(
         title: Stands above.
         says_hidden: Name the columns for which there is no room.
     """
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     room = Console().width - 2
     chosen = fitting(columns, rows, room)
     widths = {column.name: natural_width(column, rows) for column in chosen}
-    over = sum(widths.values()) + _GAP * (len(widths) - 1) - room
-    table = Table(title=cell(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in chosen:
-        width = widths[column.name]
-        if column.is_list and over > 0:
-            width = max(least_width(column, rows), width - over)
-        table.add_column(
-            column.name,
-            justify="right" if column.is_number else "left",
-            overflow="fold",
-            # Names fold first.
-            width=width if column.is_number or column.need else None,
-        )
-    for row in rows:
-        table.add_row(*(cell(column.text(row)) for column in chosen))
-    console().print(table)
+    over = max(0, sum(widths.values()) + _GAP * (len(widths) - 1) - room)
+
+    def width(column: FigureColumn) -> int | None:
+        if not (column.is_number or column.need):
+            return None  # names fold first
+        natural = widths[column.name]
+        return max(least_width(column, rows), natural - over) if column.is_list else natural
+
+    drawn = [(column.name, column.is_number, width(column)) for column in chosen]
+    _print_table(drawn, ([column.text(row) for column in chosen] for row in rows), title)
     hidden = [column.name for column in columns if column not in chosen]
     if hidden and says_hidden:
         click.echo(f"not shown, for want of room: {', '.join(hidden)}; -o json has all", err=True)

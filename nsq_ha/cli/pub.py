@@ -285,14 +285,7 @@ class LinePublisher:
     async def _outcome(self, message: OutgoingMessage) -> Receipt | NsqError:
         try:
             return await self._producer.publish(
-                self._topic,
-                message.body,
-                key=message.key,
-                partition=message.partition,
-                trace_id=message.trace_id,
-                headers=message.headers,
-                tag=message.tag,
-                defer=self._options.defer,
+                self._topic, **msgspec.structs.asdict(message), defer=self._options.defer
             )
         except NsqError as error:
             return error
