@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from nsq_ha.admin.causes import MISSING, Incident, Trouble, incidents
 from nsq_ha.admin.words import counted, some
+from nsq_ha.options.checks import is_ip
 
 if TYPE_CHECKING:
     from nsq_ha.admin.description import PartitionDescription, TopicDescription
@@ -284,12 +285,7 @@ def _looked_at(facts: Facts) -> str:
 
 def is_loopback(host: str) -> bool:
     """Return whether a host is this machine itself, by its name or address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host.lower() == "localhost" or (is_ip(host) and ipaddress.ip_address(host).is_loopback)
 
 
 _CHECKS: Final[Sequence[tuple[str, Callable[[Facts], _Outcome], str]]] = (

@@ -11,11 +11,11 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -26,7 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from nsq_ha.admin import AdminClient
-from nsq_ha.admin.browsing import browse, with_plugin
+from nsq_ha.admin.browsing import LogLook, browse, with_plugin
 from nsq_ha.admin.findings import is_loopback
 from nsq_ha.base.threads import in_thread
 from nsq_ha.dashboard.changing import Changing
@@ -50,8 +50,10 @@ from nsq_ha.dashboard.pages.timeline import timeline
 from nsq_ha.dashboard.pages.topics import topic_page, topics
 from nsq_ha.dashboard.pages.ui import Board, Extra, Page
 from nsq_ha.dashboard.poll import Poller
-from nsq_ha.dashboard.search import query_of, search
+from nsq_ha.dashboard.search import Answer, query_of, search
 from nsq_ha.errors import ConfigError, NsqError
+
+T = TypeVar("T")
 
 _STATIC: Final = Path(__file__).parent / "static"
 
@@ -172,17 +174,13 @@ class Dashboard:
             yield _sent(self.render(place, may_change=False)) + b"event: end\ndata:\n\n"
 
     async def _search(self, request: Request) -> Response:
-        given = arguments(address(request))
-        board = Board(self._history, time.time(), arguments=given)
-        answer, problem = None, ""
-        try:
-            wanted = query_of(given)
-            if wanted is not None:
-                answer = await search(self._admin, board.reading, wanted, self._options.trace_logs)
-        except NsqError as error:
-            problem = str(error)
-        page = await in_thread(partial(search_page, board, answer, problem))
-        return self._respond(request, _framed(board, page))
+        async def ask(board: Board) -> Answer | None:
+            wanted = query_of(board.arguments)
+            if wanted is None:
+                return None
+            return await search(self._admin, board.reading, wanted, self._options.trace_logs)
+
+        return self._respond(request, await self._asked(address(request), ask, search_page))
 
     async def _messages(self, request: Request) -> Response:
         place = address(request)
@@ -190,25 +188,36 @@ class Dashboard:
 
     async def _look(self, place: str) -> Page:
         """Return the page of messages, with its banner."""
-        given = arguments(place)
-        board = Board(self._history, time.time(), arguments=given)
-        look, problem = None, ""
+
+        async def ask(board: Board) -> LogLook | None:
+            given = board.arguments
+            if not (topic := given.get("topic", "").strip()):
+                return None
+            return await browse(
+                self._admin,
+                topic,
+                messages.place_of(given, board.now),
+                count=messages.COUNT,
+                partitions=messages.partitions_of(given),
+                key=given.get("key") or None,
+                wanted=messages.wanted_of(given),
+                most_body=messages.MAX_BODY + 1,  # more tells that it was cut
+            )
+
+        return await self._asked(place, ask, partial(messages.messages_page, plugins=self._plugins))
+
+    async def _asked(
+        self, place: str, ask: Callable[[Board], Awaitable[T]], page_of: Callable[[Board, T | None, str], Page]
+    ) -> Page:
+        """Return a page with what was asked for, or why there is no answer, and with its banner."""
+        board = Board(self._history, time.time(), arguments=arguments(place))
+        found, problem = None, ""
         try:
-            if topic := given.get("topic", "").strip():
-                look = await browse(
-                    self._admin,
-                    topic,
-                    messages.place_of(given, time.time()),
-                    count=messages.COUNT,
-                    partitions=messages.partitions_of(given),
-                    key=given.get("key") or None,
-                    wanted=messages.wanted_of(given),
-                    most_body=messages.MAX_BODY + 1,  # more tells that it was cut
-                )
+            found = await ask(board)
         except NsqError as error:
             problem = str(error)
         # Bodies of publishers take long to show.
-        return _framed(board, await in_thread(partial(messages.messages_page, board, look, problem, self._plugins)))
+        return _framed(board, await in_thread(partial(page_of, board, found, problem)))
 
 
 def _framed(board: Board, page: Page) -> Page:

@@ -87,7 +87,7 @@ def chart(
         body = tag("p", "No figures yet." if len(at) < 2 else "Not reported.", class_="empty")
     else:
         label = f"{title}. {spoken}. Highest: {write(top)}."
-        body = _picture(label, at, thin, unit, _Window(at[0], at[-1], top, periods, marks))
+        body = _picture(label, at, thin, unit, top=top, behind=_behind((at[0], at[-1]), periods, marks))
         body = join(tag("div", above, class_="above") if above else None, body)
     return tag(
         "figure",
@@ -140,32 +140,14 @@ def timeline(name: str, begin: float, end: float, periods: Sequence[Period], mar
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """What a picture shows: a time, a scale, and what is drawn behind the lines."""
-
-    begin: float
-    end: float
-    top: float
-    periods: Sequence[Period]
-    marks: Sequence[ClusterEvent]
-
-    @property
-    def times(self) -> tuple[float, float]:
-        return self.begin, self.end
-
-
-def _behind(window: _Window) -> list[Html]:
-    begin, end = window.times
-    shapes = [
-        bar(times, window.times, (0, HEIGHT), title, "band outage")
-        for times, title in merged(window.periods, begin, end)
-    ]
+def _behind(window: tuple[float, float], periods: Iterable[Period], marks: Iterable[ClusterEvent]) -> list[Html]:
+    """Return what stands behind the lines of a chart: outages, a grid, and the leader changes."""
+    shapes = [bar(times, window, (0, HEIGHT), title, "band outage") for times, title in merged(periods, *window)]
     shapes += [tag("path", d=f"M0 {y}H{WIDTH}", class_="grid") for y in (0, HEIGHT // 2, HEIGHT)]
     shapes += [
-        _mark(mark.at, window.times, HEIGHT, f"{mark.subject}: {mark.text}")
-        for mark in window.marks
-        if begin <= mark.at <= end
+        _mark(mark.at, window, HEIGHT, f"{mark.subject}: {mark.text}")
+        for mark in marks
+        if window[0] <= mark.at <= window[1]
     ]
     return shapes
 
@@ -236,10 +218,11 @@ def _mark(at: float, window: tuple[float, float], height: int, title: str) -> Ht
     return tag("path", tag("title", title), d=f"M{_x(at, *window):.1f} 0V{height}", class_="mark")
 
 
-def _picture(label: str, times: Sequence[float], lines: Sequence[ChartLine], unit: str, window: _Window) -> Html:
-    begin, end, top = window.begin, window.end, window.top
-    write = UNITS[unit]
-    shapes = _behind(window)
+def _picture(
+    label: str, times: Sequence[float], lines: Sequence[ChartLine], unit: str, *, top: float, behind: Iterable[Html]
+) -> Html:
+    begin, end, write = times[0], times[-1], UNITS[unit]
+    shapes = [*behind]
     for number, line in enumerate(lines):
         points = [
             None if math.isnan(value) else (_x(when, begin, end), HEIGHT * (1 - value / top))

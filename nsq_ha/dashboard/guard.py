@@ -10,7 +10,6 @@ The invariants: a token is compared in constant time, and kept out of logs; sess
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -22,6 +21,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.redaction import conceal
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import is_ip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -133,13 +133,7 @@ class Guard:
             return False
         if not name or "@" in host or "/" in host:
             return False
-        if name.rstrip(".") in self._hosts:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+        return name.rstrip(".") in self._hosts or is_ip(name)
 
     def is_same_origin(self, headers: Mapping[str, str]) -> bool:
         """Return whether a page of this dashboard sent a request."""

@@ -210,16 +210,11 @@ class History:
         if len(self._series) >= MAX_SERIES:
             self._forget()
         for key, value in values:
-            found = self._ring(key)
-            if found is not None:
-                found[position] = value
+            if key not in self._series and len(self._series) < MAX_SERIES:
+                self._series[key] = array("d", [_NAN]) * self.capacity
+            if key in self._series:
+                self._series[key][position] = value
                 self._written[key] = self._count
-
-    def _ring(self, key: Key) -> array[float] | None:
-        found = self._series.get(key)
-        if found is None and len(self._series) < MAX_SERIES:
-            found = self._series[key] = array("d", [_NAN]) * self.capacity
-        return found
 
     def _forget(self) -> None:
         """Drop the series that have no value left."""

@@ -203,18 +203,10 @@ def _is_port(text: str) -> bool:
 
 
 def _check_host(kind: str, address: object, host: str) -> None:
-    problem = _BRACKETS
-    if not any(c in host for c in ":[]"):
-        if is_host_name(host):
-            return
-        problem = _LABELS
-    elif host.startswith("[") and host.endswith("]"):
-        try:
-            ipaddress.IPv6Address(host[1:-1])
-            return
-        except ValueError:
-            pass
-    raise ConfigError(f"{kind} address {address!r} is not legal: {problem}")
+    has_brackets = host.startswith("[") and host.endswith("]")
+    is_name = not any(c in host for c in ":[]")
+    if not (is_host_name(host) if is_name else has_brackets and ":" in host and is_ip(host[1:-1])):
+        raise ConfigError(f"{kind} address {address!r} is not legal: {_LABELS if is_name else _BRACKETS}")
 
 
 def is_number(value: object) -> TypeGuard[float]:
