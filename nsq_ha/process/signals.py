@@ -21,11 +21,14 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from types import FrameType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from nsq_ha.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nsq_ha.process.loop_thread import AsyncCall, Portal
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -142,18 +145,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_restore_all)
 
 
-def wait_for_signals(running: Future[_Result]) -> _Result:
-    """Return the result of what runs in another thread; meanwhile handle signals in this one, the main thread.
+def wait_here(portal: Portal, function: AsyncCall[_Result], signals: StopSignals | None) -> _Result:
+    """Run a coroutine function in the loop of another thread, and return what it returns.
 
-    If an exception such as KeyboardInterrupt ends the wait, what runs is cancelled.
+    With ``signals``, they are handled meanwhile in this thread, the main thread. If an exception such as
+    KeyboardInterrupt ends the wait, what runs is cancelled.
     """
-    try:
-        while not running.done():
-            wait([running], LONGEST_WAIT)
-        return running.result()
-    except BaseException:
-        running.cancel()
-        raise
+    if signals is None:
+        return portal.wait(function)
+    with signals:
+        running = portal.submit(function)
+        try:
+            while not running.done():
+                wait([running], LONGEST_WAIT)
+            return running.result()
+        except BaseException:
+            running.cancel()
+            raise
 
 
 @contextlib.contextmanager

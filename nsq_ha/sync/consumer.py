@@ -19,7 +19,7 @@ from nsq_ha.options.environment import config_from_env
 from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.process import loop_thread
 from nsq_ha.process.loop_thread import AsyncCall, Portal
-from nsq_ha.process.signals import check_main_thread, wait_for_signals
+from nsq_ha.process.signals import check_main_thread, wait_here
 from nsq_ha.sync.facade import Facade, client_of, described, does, reads, waits
 from nsq_ha.sync.producer import Producer
 from nsq_ha.sync.taking import Handle, ThreadedConsumer, ThreadTaker, is_called_by
@@ -104,11 +104,7 @@ class Consumer(Facade[ThreadedConsumer]):
         portal = self._started("run")
         engine = self._client
         run = partial(engine.run, handler, concurrency=concurrency, install_signal_handlers=install_signal_handlers)
-        if not install_signal_handlers:
-            portal.wait(run)
-            return
-        with engine.signals(portal.loop):  # they arrive in this thread, while it waits
-            wait_for_signals(portal.submit(run))
+        wait_here(portal, run, engine.signals(portal.loop) if install_signal_handlers else None)
 
     run = described(_run, nsq_ha.Consumer.run)
     wait_ready = waits(nsq_ha.Consumer.wait_ready)

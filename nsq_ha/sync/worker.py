@@ -21,7 +21,7 @@ from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.process import loop_thread
 from nsq_ha.process.loop_thread import Portal
-from nsq_ha.process.signals import StopSignals, check_main_thread, wait_for_signals
+from nsq_ha.process.signals import StopSignals, check_main_thread, wait_here
 from nsq_ha.stats import Health, WorkerStats
 from nsq_ha.sync.consumer import Consumer
 from nsq_ha.sync.facade import Begun, check_thread, client_of
@@ -172,12 +172,9 @@ class Worker(OfOneProcess):
             consumer.adopt(portal)
         limit = max(consumer.config.close_timeout for consumer in engine.facades)
         portal.close_at_exit(self, lambda: self._close, limit)
-        serve = partial(self._serve, portal)
-        if not install_signal_handlers:
-            portal.wait(serve)
-            return
-        with engine.signals(portal.loop):  # they arrive in this thread, while it waits
-            wait_for_signals(portal.submit(serve))
+        wait_here(
+            portal, partial(self._serve, portal), engine.signals(portal.loop) if install_signal_handlers else None
+        )
 
     async def _serve(self, portal: Portal) -> None:
         try:
