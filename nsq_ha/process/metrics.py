@@ -75,7 +75,8 @@ class Sample(NamedTuple):
 
 def _count(scope: Scope, field: str, text: str, unit: str = _MESSAGE, source: str = "") -> Metric:
     """Return a counter; ``source`` is what to read, if not ``field``."""
-    return Metric(scope, field, "counter", unit, text, attrgetter(source or field))
+    path = source or field
+    return Metric(scope, field, "counter", unit, text, attrgetter(f"stats.{path}" if scope == "client" else path))
 
 
 def _gauge(scope: Scope, field: str, text: str, unit: str = _MESSAGE, source: str = "") -> Metric:
@@ -125,22 +126,10 @@ def _partition(scope: Scope) -> list[Metric]:
 
 METRICS: Final[Sequence[Metric]] = (
     _gauge("client", "healthy", "1 if the client is healthy, else 0.", "{client}", "is_healthy"),
-    _count("client", "lookups", "Rounds of lookups at the nsqlookupds.", _LOOKUP, "stats.lookups"),
-    _count(
-        "client",
-        "lookup_failures",
-        "Rounds of lookups that no nsqlookupd answered.",
-        _LOOKUP,
-        "stats.lookup_failures",
-    ),
-    _count("client", "lookup_time", "Time that all rounds of lookups took.", _SECONDS, "stats.lookup_seconds"),
-    _count(
-        "client",
-        "leader_changes",
-        "Changes of a partition's leader that lookups showed.",
-        "{change}",
-        "stats.leader_changes",
-    ),
+    _count("client", "lookups", "Rounds of lookups at the nsqlookupds.", _LOOKUP),
+    _count("client", "lookup_failures", "Rounds of lookups that no nsqlookupd answered.", _LOOKUP),
+    _count("client", "lookup_time", "Time that all rounds of lookups took.", _SECONDS, "lookup_seconds"),
+    _count("client", "leader_changes", "Changes of a partition's leader that lookups showed.", "{change}"),
     *_published("producer"),
     _gauge("producer", "pending", "Bodies that are not acknowledged.", _BYTES, "pending_bytes"),
     *_published("producer.partition"),

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Unpack
 
 from nsq_ha.base.identity import PARTITION_SHIFT
@@ -140,18 +140,8 @@ class FakeProducer(Producer):
 
     def stats(self) -> ProducerStats:
         """Return the counts; there are no partitions."""
-        return ProducerStats(
-            partitions=(),
-            queued=0,
-            in_flight=0,
-            pending_bytes=0,
-            published=len(self.published),
-            failed=self._failed,
-            uncertain=self._uncertain,
-            timed_out=0,
-            retries=0,
-            reconnects=0,
-        )
+        published, failed, uncertain = len(self.published), self._failed, self._uncertain
+        return replace(super().stats(), published=published, failed=failed, uncertain=uncertain)
 
     async def wait_ready(self, *topics: str, timeout: float | None = None) -> None:
         """Check the names; there is nothing to wait for."""
