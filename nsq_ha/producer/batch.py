@@ -14,6 +14,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
 from nsq_ha.base.clock import monotonic
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
@@ -63,7 +65,7 @@ class Part(NamedTuple):
     positions: Sequence[int]
 
 
-class _Run(NamedTuple):
+class _Run(msgspec.Struct, gc=False):
     """Messages in a row that go the same way: many plain bodies, or one message of any kind.
 
     Attributes:
@@ -180,25 +182,26 @@ class BatchPlan:
         by_partition: dict[int | None, list[_Chunk]] = {}
         adds_context = bool(self._context) and view.meta is not None and view.meta.extend_support
         compresses, position = self._compress is not None, 0
-        for message, checked, size, bodies in self._runs:
+        for run in self._runs:
+            message, checked, size = run.message, run.checked, run.size
             if position % _SLICE == 0:
                 yield None
             if adds_context:
-                checked = in_context(checked, self._context, self._largest)  # noqa: PLW2901
-                size = checked.wire_bytes  # noqa: PLW2901
+                checked = in_context(checked, self._context, self._largest)
+                size = checked.wire_bytes
             try:
                 check_accepted(view, checked, self._largest, compresses=compresses)
                 partition = bound_to(message.key, message.partition)
                 key = None if partition is None else lane_key(message.key)
             except ConfigError as error:
                 raise at_position(position, error) from error
-            kind, count = checked.kind, len(bodies) or 1
+            kind, count = checked.kind, len(run.bodies) or 1
             chunks = by_partition.setdefault(partition, [])
             if not chunks or not chunks[-1].takes(kind, size, count, self._room):
                 chunks.append(_Chunk(kind))
             chunk = chunks[-1]
-            if bodies:
-                chunk.messages += bodies
+            if run.bodies:
+                chunk.messages += run.bodies
                 chunk.positions += range(position, position + count)
             else:
                 chunk.messages.append(checked.body if kind == "plain" else checked)

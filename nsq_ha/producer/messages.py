@@ -25,10 +25,8 @@ KEY_TYPES: Final = frozenset((str, bytes, int))
 COMPRESS_FROM: Final = 20 * 1024
 """Size of the smallest body that is compressed, as in Go programs."""
 
-_HEADER_SIZE_WORD: Final = 2
 
-
-class CheckedMessage(msgspec.Struct, frozen=True):
+class CheckedMessage(msgspec.Struct, frozen=True, gc=False):
     """One valid message in its wire form.
 
     Attributes:
@@ -103,8 +101,8 @@ def check_message(
         headers = {**(headers or {}), **marks} if marks else headers
     if headers is not None or message.tag is not None:
         ext = _encode_header({} if headers is None else headers, message.tag, trace_id)
-    # A message with headers has its trace id among them.
-    size = len(body) + (len(ext) + _HEADER_SIZE_WORD if ext else 8 if trace_id is not None else 0)
+    # A message with headers has its trace id among them, and a word of two bytes before them.
+    size = len(body) + (len(ext) + 2 if ext else 8 if trace_id is not None else 0)
     if size > largest:
         raise _too_large(size, largest)
     return CheckedMessage(body, trace_id, ext)
@@ -124,7 +122,7 @@ def in_context(checked: CheckedMessage, context: Mapping[str, str], largest: int
     if checked.trace_id is not None:
         own[TRACE_KEY] = str(checked.trace_id)
     ext = json.dumps({**context, **own}, separators=(",", ":")).encode()
-    if len(ext) > MAX_EXT_BYTES or len(checked.body) + len(ext) + 1 + _HEADER_SIZE_WORD > largest:
+    if len(ext) > MAX_EXT_BYTES or len(checked.body) + len(ext) + 3 > largest:
         return checked
     return CheckedMessage(checked.body, checked.trace_id, ext)
 
@@ -178,7 +176,7 @@ def check_size(view: TopicView, body_bytes: int, ext: bytes | None, largest: int
     """
     if view.meta is None or not view.meta.extend_support:
         return
-    size = body_bytes + (1 if ext is None else 1 + _HEADER_SIZE_WORD + len(ext))
+    size = body_bytes + (1 if ext is None else 3 + len(ext))
     if size > largest:
         raise _too_large(size, largest)
 
