@@ -23,11 +23,10 @@ WORK: Final = ROOT / ".mutation"
 
 
 class Part(NamedTuple):
-    """What is mutated, the tests that are run for it, and those of them that cannot run with mutmut."""
+    """What is mutated, and the tests that are run for it."""
 
     mutated: str
     tests: tuple[str, ...]
-    without: tuple[str, ...] = ()
 
 
 PARTS: Final = {
@@ -35,12 +34,7 @@ PARTS: Final = {
     "protocol": Part("nsq_ha/protocol/*", ("tests/protocol",)),
     "producer": Part("nsq_ha/producer/*", ("tests/producer", "tests/test_survival.py")),
     "consumer": Part("nsq_ha/consumer/*", ("tests/consumer", "tests/test_survival.py")),
-    "engine": Part(
-        "nsq_ha/engine/*",
-        ("tests/engine", "tests/test_survival.py"),
-        # mutmut wraps each function, and the frames of its wrappers keep what these tests want to be dropped.
-        ("tests/engine/lookups/test_floods.py::test_errors_that_are_kept_keep_no_answers",),
-    ),
+    "engine": Part("nsq_ha/engine/*", ("tests/engine", "tests/test_survival.py")),
     "chain": Part("nsq_ha/spark/read/chain.py", ("tests/spark/test_chain.py",)),
 }
 
@@ -49,7 +43,7 @@ SETTINGS: Final = """
 source_paths = ["nsq_ha"]
 only_mutate = [{mutated}]
 also_copy = [{others}]
-pytest_add_cli_args = ["-q", "-p", "no:cacheprovider", "-m", "not real_time"{without}]
+pytest_add_cli_args = ["-q", "-p", "no:cacheprovider", "-m", "not real_time"]
 pytest_add_cli_args_test_selection = [{tests}]
 """
 
@@ -95,7 +89,6 @@ def copy(name: str, part: Part) -> Path:
         mutated=listed((part.mutated,)),
         others=listed(others),
         tests=listed(part.tests),
-        without="".join(f', "--deselect={test}"' for test in part.without),
     )
     with (folder / "pyproject.toml").open("a", encoding="utf-8") as pyproject:
         pyproject.write(settings)

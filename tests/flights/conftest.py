@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
+from examples.flights import flights
 from examples.flights.command import demo
 from examples.flights.flights import Flight
 from nsq_ha.devcluster import DevCluster
@@ -37,9 +38,10 @@ def topic(cluster: DevCluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def rows() -> list[Flight]:
-    """400 flights of 40 aircraft."""
-    return [Flight(f"N{number % 40}", ("flight", "carrier"), (str(number), "UA")) for number in range(400)]
+def few_flights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """400 flights of 40 aircraft in each month."""
+    rows = [Flight(f"N{number % 40}", ("flight", "carrier"), (str(number), "UA")) for number in range(400)]
+    monkeypatch.setattr(flights, "read", lambda months: rows * len(months))
 
 
 @pytest.fixture

@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,24 +12,6 @@ def published(count: int, *, acknowledged: bool = True) -> Audit:
         if acknowledged:
             audit.acknowledge(number, 0, "a:1", now)
     return audit
-
-
-def test_a_run_without_trouble_is_clean() -> None:
-    audit = published(3)
-    assert not audit.is_settled
-    for number in (1, 2, 3):
-        audit.consume(number, "key", number - 1, 2.0 + number)
-    assert audit.is_clean
-    assert (audit.published, audit.acknowledged, audit.consumed, audit.lost, audit.keys) == (3, 3, 3, 0, 1)
-    assert audit.seconds == pytest.approx(5.0)
-    assert audit.messages_per_second == pytest.approx(3 / 5)
-
-
-def test_what_is_acknowledged_and_not_consumed_is_lost() -> None:
-    audit = published(2)
-    audit.consume(2, "key", 0, 3)
-    assert audit.lost == 1
-    assert not audit.is_settled
 
 
 def test_stalls_count_only_while_something_is_due() -> None:
@@ -74,23 +55,3 @@ def test_any_other_order_of_a_key_is_found(length: int, data: st.DataObject) -> 
     for sequence in order:
         audit.consume(sequence + 1, "key", sequence, length)
     assert (audit.out_of_order == 0) is (list(order) == list(range(length)))
-
-
-def test_publishes_wait_for_their_receipts() -> None:
-    audit = Audit(3)
-    for now in (1.0, 2.0, 3.0):
-        audit.publish(now)
-    audit.acknowledge(1, 0, "a:1", 4.0)
-    assert (audit.oldest, audit.receipts.longest) == (2.0, 3.0)
-    audit.fail(2, 5.0, maybe_stored=False)
-    audit.acknowledge(3, 0, "b:1", 6.0)
-    assert Audit(3).oldest is None
-    assert audit.writers == {0: [(4.0, "a:1"), (6.0, "b:1")]}
-
-
-def test_what_a_later_message_of_its_key_overtook_is_missing_until_it_comes() -> None:
-    audit = published(3)
-    audit.consume(3, "key", 2, 4)
-    assert audit.overtaken == 2
-    audit.consume(1, "key", 0, 5)
-    assert (audit.overtaken, audit.out_of_order, audit.lost) == (1, 1, 1)

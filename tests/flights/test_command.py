@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from examples.flights import flights
 from examples.flights.audit import Audit
-from examples.flights.flights import Flight
 from examples.flights.spark_step import SparkReport
 from examples.flights.stage import Demo, Report
 from nsq_ha.devcluster import DevCluster
@@ -32,12 +30,6 @@ KEYS = {
     "nodes_killed",
     "spark",
 }
-
-
-@pytest.fixture
-def few_flights(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [Flight(f"N{number % 40}", ("flight", "carrier"), (str(number), "UA")) for number in range(400)]
-    monkeypatch.setattr(flights, "read", lambda months: rows * len(months))
 
 
 def audit_of(consumed: Iterable[int] = (1, 2, 3), *, failed: int = 0) -> Audit:

@@ -1,26 +1,21 @@
 import asyncio
-import json
 import uuid
 from typing import Literal
+from unittest.mock import Mock
 
 import pytest
 
-from examples.flights import flights, spark_step
+from examples.flights import spark_step
 from examples.flights.delays import Delays
 from examples.flights.faults import DemoEvent
-from examples.flights.flights import Flight
-from examples.flights.job import RATE
-from examples.flights.spark_step import PageOptions, SparkReport
+from examples.flights.spark_step import SparkReport
 from examples.flights.stage import Demo, DemoOptions, Report
 from nsq_ha.admin import AdminClient
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError, NoLeaderError
 from tests.engine.lookups.loopback import Fake
 
-
-@pytest.fixture(autouse=True)
-def few_flights(monkeypatch: pytest.MonkeyPatch, rows: list[Flight]) -> None:
-    monkeypatch.setattr(flights, "read", lambda months: rows)
+pytestmark = pytest.mark.usefixtures("few_flights")
 
 
 def on(
@@ -40,22 +35,6 @@ async def report_of(options: DemoOptions, events: list[DemoEvent] | None = None)
 async def topics(cluster: DevCluster) -> set[str]:
     async with AdminClient(cluster.lookupd) as admin:
         return {info.name for info in await admin.topics()}
-
-
-class FakeSpark:
-    """Stands for Spark."""
-
-    is_stopped = False
-
-    def stop(self) -> None:
-        self.is_stopped = True
-
-
-@pytest.fixture
-def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
-    started = FakeSpark()
-    monkeypatch.setattr(spark_step, "start", lambda: started)
-    return started
 
 
 def spark_report(flights_found: int, of_others: int = 0) -> SparkReport:
@@ -121,37 +100,15 @@ async def test_a_plain_cluster_is_refused() -> None:
         await lookupd.stop()
 
 
-async def test_spark_gets_the_trace_log_and_is_stopped(
-    cluster: DevCluster, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines: list[dict[str, object]] = []
-
-    def read(
-        session: FakeSpark, lookupd: tuple[str, ...], topic: str, path: object, page: PageOptions, **_: object
-    ) -> SparkReport:
-        assert (session, session.is_stopped) == (spark, False)
-        assert page == PageOptions(None, RATE, ())
-        assert lookupd == tuple(cluster.lookupd)
-        with open(str(path), encoding="utf-8") as log:  # noqa: PTH123 - whatever path it is
-            lines.extend(json.loads(line) for line in log)
-        return spark_report(400)
-
-    monkeypatch.setattr(spark_step, "run", read)
-    report = await report_of(on(cluster, spark="batch"))
-    assert report.is_clean
-    assert spark.is_stopped
-    events = [line["event"] for line in lines]
-    assert {event: events.count(event) for event in set(events)} == {"publish": 400, "delivery": 400, "finish": 400}
-    assert {line["trace_id"] for line in lines} == set(range(1, 401))
-
-
-@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("of_others", [0, 400])
 async def test_what_spark_does_not_find_is_a_failure(
     cluster: DevCluster, monkeypatch: pytest.MonkeyPatch, of_others: int
 ) -> None:
     """A topic that was kept has the flights of other runs, too."""
+    spark = Mock()
+    monkeypatch.setattr(spark_step, "start", lambda: spark)
     monkeypatch.setattr(spark_step, "run", lambda *_, **__: spark_report(399, of_others))
     report = await report_of(on(cluster, spark="batch"))
     assert report.spark_error == "Spark read only 399 of 400 acknowledged flights"
     assert not report.is_clean
+    spark.stop.assert_called_once_with()

@@ -100,27 +100,6 @@ def test_any_order_of_one_delivery_gives_the_order_of_the_log(delivered: list[Me
     assert sorted(finished, key=id) == sorted(got, key=id), "each is finished once, a stray only after its turn came"
 
 
-def test_a_stray_from_further_on_waits_without_a_finish() -> None:
-    log = log_of([40, 50, 60])
-    chain = Chain(0, 150, PARTITION)
-    got: list[Message] = []
-    assert chain.take([log[2]], got) == []
-    assert (chain.stashed, chain.next_stashed) == (1, 90)
-    assert chain.take([log[0]], got) == [log[0]]
-    assert chain.take([log[1]], got) == [log[1], log[2]]
-    assert got == log
-
-
-def test_what_lies_behind_the_end_is_neither_accepted_nor_finished() -> None:
-    log = log_of([40, 50, 60])
-    chain = Chain(0, 90, PARTITION)
-    got: list[Message] = []
-    assert chain.take([log[2]], got) == []
-    assert chain.take(log, got) == log[:2]
-    assert got == log[:2]
-    assert chain.stashed == 0
-
-
 def test_the_same_offset_in_another_partition_is_refused_and_what_came_before_is_kept() -> None:
     log = log_of([40, 50])
     chain = Chain(0, 90, PARTITION)

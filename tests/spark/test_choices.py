@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 import pytest
-from pyspark.sql.types import BinaryType, StringType, StructField
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.errors import ChannelNotRegisteredError, ConfigError
@@ -145,6 +144,3 @@ def test_times_begin_and_end_a_read_to_the_message(
     planner = StreamPlanner(stream, cluster)
     parts = planner.ranges(planner.initial(), planner.latest(planner.initial()))
     assert sorted(row.body for row in rows(parts, stream, cluster)) == numbered(20, 20)
-
-
-VALUE, KEY = StructField("value", BinaryType()), StructField("key", StringType())

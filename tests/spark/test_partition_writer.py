@@ -114,14 +114,6 @@ def test_the_second_batch_waits_for_the_answer_to_the_first(nsqd: Start) -> None
     assert b"two" not in server.heard
 
 
-def test_an_explicit_refusal_is_no_doubt(nsqd: Start) -> None:
-    before = nsqd(HANDSHAKE, (b"one", error(b"E_FAILED_ON_NOT_LEADER moved")))
-    after = nsqd(HANDSHAKE, (b"one", OK))
-    assert write(writer(Leaders([before.node, after.node])), batch(b"one")) == PartitionWritten(
-        rows=1, size=3, batches=1
-    )
-
-
 def test_a_late_refusal_leaves_doubt(nsqd: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_writer, "PROMPT_REFUSAL", 0.0)
     before = nsqd(HANDSHAKE, (b"one", error(b"E_FAILED_ON_NOT_WRITABLE no")))

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.errors import ConfigError
 from nsq_ha.protocol import Mpub
 from nsq_ha.protocol.server.decoder import decode_commands
 from nsq_ha.spark.options import WriteOptions
@@ -33,10 +32,6 @@ def batch(bodies: list[bytes | None], partitions: list[int | None], kind: Any = 
     values = pa.array(bodies, pa.binary())
     columns = {"value": values if kind is None else values.cast(kind), "partition": pa.array(partitions, pa.int32())}
     return pa.RecordBatch.from_pydict(columns)
-
-
-def small(count: int, partition: int = 1) -> Any:  # noqa: ANN401
-    return batch([b"%d" % number for number in range(count)], [partition] * count)
 
 
 class Sent:
@@ -93,8 +88,3 @@ def test_the_messages_of_each_partition_are_whole_and_in_order(
         assert [body for mpub in mpubs for body in mpub.bodies] == expected[partition]
         assert all(len(mpub.bodies) <= MOST for mpub in mpubs)
         assert all(sum(map(len, mpub.bodies)) <= LARGEST or len(mpub.bodies) == 1 for mpub in mpubs)
-
-
-def test_a_row_that_cannot_be_published_is_reported_by_its_number_in_a_later_batch_too() -> None:
-    with pytest.raises(ConfigError, match=f"row {2 * MOST + 1} of the task has no value"):
-        published([small(2 * MOST), batch([b"a", b""], [1, 1])], options())

@@ -52,27 +52,3 @@ async def test_a_full_default_executor_holds_up_no_discovery(named: None, busy: 
             assert producer.health(patience=0.0).reason == "ok"
         busy.set()
         await asyncio.gather(*work)
-
-
-async def test_the_next_address_of_a_name_is_tried_though_the_first_drops_packets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    loop = asyncio.get_running_loop()
-    connect = loop.create_connection
-
-    async def create_connection(factory: object, host: str, *args: object, **options: object) -> object:
-        if host == "127.0.0.9":
-            await asyncio.Event().wait()
-        return await connect(factory, host, *args, **options)  # type: ignore[call-overload]
-
-    resolve = socket.getaddrinfo
-
-    def getaddrinfo(host: str, port: int, *args: object, **options: object) -> object:
-        if host != NAME:
-            return resolve(host, port, *args, **options)  # type: ignore[arg-type]
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in ("127.0.0.9", "127.0.0.1")]
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(loop, "create_connection", create_connection)
-    async with Stage() as stage, Producer(lookupd=f"{NAME}:{stage.lookupd.port}") as producer:
-        assert (await producer.publish(TOPIC, b"x", timeout=LIMIT)).nsqd == stage.nsqd.node.address

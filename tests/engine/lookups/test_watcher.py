@@ -10,7 +10,7 @@ import pytest
 
 from nsq_ha.engine import lookups as module
 from nsq_ha.engine.engine import Lookups
-from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.errors import ClosedError
 from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy import timing
 from tests.engine.lookups.loopback import LIMIT, Fake, hang, lookup_body
@@ -73,18 +73,6 @@ async def complete(watch: TopicWatch) -> TopicView:
 
 def rounds(watch: TopicWatch) -> int:
     return watch._ended
-
-
-async def test_a_watch_begins_with_a_look_up(fake: Fake, start: Start) -> None:
-    lookups = await start(fake.url, access="w")
-    watch = lookups.watch("orders")
-    assert (watch.topic, watch.view, rounds(watch), watch.error) == ("orders", None, 0, None)
-    view = await complete(watch)
-    assert {partition: node.tcp_port for partition, node in view.leaders.items()} == {0: 4150, 1: 4160}
-    assert watch.view == view
-    assert rounds(watch) == 1
-    assert [query["access"] for _, path, query in fake.requests if path == "/lookup"] == ["w"]
-    assert lookups.watch("orders") is watch
 
 
 async def test_starting_takes_no_time_when_the_first_nsqlookupd_hangs(fake: Fake, serve: Serve, start: Start) -> None:
@@ -185,37 +173,7 @@ async def test_a_pending_change_is_asked_about_without_anybody_waiting(fake: Fak
     await eventually(lambda: watch.view is not None and watch.view.partition_num == 4)
 
 
-@pytest.mark.usefixtures("quick")
-async def test_the_listener_hears_of_changes_only(fake: Fake, start: Start) -> None:
-    watch = (await start(fake.url)).watch("orders")
-    await complete(watch)
-    heard: list[TopicView] = []
-    watch.listen(heard.append)
-    await asyncio.wait_for(watch.next_round(), LIMIT)
-    assert heard == []
-    fake.answer("/lookup", lookup_body({0: 4150, 1: 4170}))
-    await asyncio.wait_for(watch.next_round(), LIMIT)
-    assert [view.leaders[1].tcp_port for view in heard] == [4170]
-    assert rounds(watch) == 3
-
-
 # ---------------------------------------------------------------- life and death
-
-
-async def test_a_directory_must_be_started_and_not_closed(fake: Fake) -> None:
-    lookups = Lookups(ClientConfig(lookupd=(fake.url,)), access="r")
-    with pytest.raises(ClosedError, match="not running"):
-        lookups.watch("orders")
-    await lookups.start()
-    await lookups.start()
-    with pytest.raises(ConfigError):
-        lookups.watch("not a topic")
-    await lookups.aclose()
-    await lookups.aclose()
-    with pytest.raises(ClosedError, match="was closed"):
-        lookups.watch("orders")
-    with pytest.raises(ClosedError, match="was closed"):
-        await lookups.start()
 
 
 @pytest.mark.usefixtures("quick")
@@ -235,23 +193,6 @@ async def test_closing_ends_everything_at_once(fake: Fake, start: Start) -> None
     assert len(set(map(id, errors))) == 4
     ours = {task for task in asyncio.all_tasks() - before if task.get_name().startswith(("nsq_ha", "watch", "lookup"))}
     assert ours == set()
-
-
-@pytest.mark.usefixtures("quick")
-async def test_unwatching_ends_the_look_ups_of_one_topic(fake: Fake, start: Start) -> None:
-    lookups = await start(fake.url)
-    watch, other = lookups.watch("orders"), lookups.watch("other")
-    await complete(watch)
-    waiting = asyncio.create_task(watch.next_round())
-    await complete(other)
-    lookups.unwatch("orders")
-    lookups.unwatch("orders")
-    with pytest.raises(ClosedError, match="lookups of topic 'orders' were stopped"):
-        await asyncio.wait_for(waiting, LIMIT)
-    await asyncio.wait_for(other.next_round(), LIMIT)
-    again = lookups.watch("orders")
-    assert again is not watch
-    await complete(again)
 
 
 async def test_a_bug_of_ours_ends_a_round_and_not_the_look_ups(
