@@ -34,7 +34,7 @@ BoundTo = Callable[[Key | None, int | None], int | None]
 """Returns the only partition that a message may go to, by its key and its partition."""
 
 BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes of one MPUB, unless one message is larger or ``max_batch_bytes`` is lower."""
+"""Most bytes of one MPUB, unless ``max_batch_bytes`` is lower. A larger message gets a PUB."""
 BATCH_COUNT: Final = 10_000
 """Most messages of one MPUB."""
 RICH_COUNT: Final = 2_000
@@ -49,8 +49,6 @@ _SLICE: Final = 100
 """Number of messages that are processed between two looks at the clock."""
 _PLAIN_BYTES: Final = 6
 """Most bytes that a plain message takes in an MPUB besides its body."""
-_COUNT_BYTES: Final = 4
-"""Size of the word with the number of messages, which is part of the body of an MPUB."""
 
 
 class Part(NamedTuple):
@@ -124,7 +122,6 @@ class BatchPlan:
         self._trace_id_of, self._context = trace_id_of, context
         self._runs: list[_Run] = []
         self._largest, self._room = config.max_message_bytes, _room(config)
-        self._alone_above = config.max_batch_bytes - _COUNT_BYTES
         self._compress = compressing(config, topic)
 
     def __len__(self) -> int:
@@ -219,7 +216,7 @@ class BatchPlan:
     def _part(self, chunk: _Chunk, partition: int | None, limit: float) -> Part:
         messages = chunk.messages
         request: PublishRequest
-        if chunk.used > self._alone_above:  # it fits into no batch
+        if chunk.used > self._room:  # it fits into no batch
             message = CheckedMessage(messages[0]) if chunk.kind == "plain" else messages[0]
             request = single_pub(self.topic, message, limit, time.time_ns())
         elif chunk.kind == "plain":
@@ -352,8 +349,8 @@ async def _outcome(request: PublishRequest) -> Sequence[Receipt | PublishError]:
 
 
 def _room(config: ProducerConfig) -> int:
-    """Return the bytes of messages, their size words included, that one MPUB should have at most."""
-    return min(BATCH_BYTES, config.max_batch_bytes - _COUNT_BYTES)
+    """Return the bytes of messages, their size words included, that one MPUB has at most."""
+    return min(BATCH_BYTES, config.max_batch_bytes - 4)  # the word with their number is part of the body
 
 
 def as_list(messages: object) -> list[bytes | OutgoingMessage]:

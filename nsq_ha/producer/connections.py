@@ -44,7 +44,10 @@ class Connections(Lanes):
         lane.is_used = True
         node = lane.node
         if node is None:
-            self._miss_leader(lane, now)
+            if now < lane.retry_at:
+                self.wake(lane.retry_at)
+            else:
+                self._cannot_use(lane, no_leader(lane), now)
             return
         nsqd = self.nsqds.get(node.address)
         if nsqd is None:
@@ -65,12 +68,6 @@ class Connections(Lanes):
         conn.leaving.pop(lane, None)
         self.actions.append(LookUp(lane.topic, "if old"))  # if the node is gone, the lookup names another one
         self.actions.append(CheckChannels(lane, conn))
-
-    def _miss_leader(self, lane: Lane, now: float) -> None:
-        if now < lane.retry_at:
-            self.wake(lane.retry_at)
-        else:
-            self._cannot_use(lane, no_leader(lane), now)
 
     def _cannot_use(self, lane: Lane, error: NsqError, now: float) -> None:
         """Look for the leader again after a pause that grows."""
@@ -102,15 +99,6 @@ class Connections(Lanes):
         conn.lanes.pop(lane, None)
         self._close_unused(conn, error, now)
         self._cannot_use(lane, error, now)
-
-    def start(self, conn: ProducerConn, now: float) -> None:
-        """Use a connection that is open, for the lanes that wait for it or in place of another one."""
-        if conn.replaces is not None:
-            self.renew(conn.replaces, now)
-        for lane in list(conn.lanes):
-            if lane.opening is conn and lane.is_checked:
-                self._use(lane, conn, now)
-        self.wake(now)
 
     def _use(self, lane: Lane, conn: ProducerConn, now: float) -> None:
         lane.conn, lane.opening = conn, None
@@ -451,7 +439,12 @@ class Connections(Lanes):
         conn.nsqd.is_suspect = False
         silent = conn.asks
         if silent is None:
-            self.start(conn, now)
+            if conn.replaces is not None:
+                self.renew(conn.replaces, now)
+            for each in list(conn.lanes):
+                if each.opening is conn and each.is_checked:
+                    self._use(each, conn, now)
+            self.wake(now)
             return []
         awaited = silent.awaited()
         if silent.step is not ConnectionStep.OPEN or not silent.is_doubted or not awaited:

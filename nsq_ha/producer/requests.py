@@ -17,7 +17,6 @@ from nsq_ha.protocol.encoding import (
     encode_dpub,
     encode_mpub_ext,
     encode_mpub_trace,
-    encode_pub,
     encode_pub_ext,
     encode_pub_trace,
     gather_bodies,
@@ -58,15 +57,15 @@ class PubRequest(PublishRequest, eq=False, kw_only=True):
             self.is_plain: bool = self.is_plain and message.ext is None
         check_accepted(view, message, largest, defer_ms=self.defer_ms, compresses=self.compresses)
 
-    def encode(self, partition: int | None) -> bytes:
+    def encode(self, partition: int | None) -> list[bytes]:
         """Return a PUB, PUB_TRACE, PUB_EXT or DPUB."""
         if self.defer_ms is not None:
-            return encode_dpub(self.topic, self.defer_ms, self.body)
+            return [encode_dpub(self.topic, self.defer_ms, self.body)]
         if self.ext is not None:
-            return encode_pub_ext(self.topic, partition, self.ext, self.body)
+            return [encode_pub_ext(self.topic, partition, self.ext, self.body)]
         if self.trace_id is not None:
-            return encode_pub_trace(self.topic, partition, self.trace_id, self.body)
-        return encode_pub(self.topic, partition, self.body)
+            return [encode_pub_trace(self.topic, partition, self.trace_id, self.body)]
+        return gather_pubs(self.topic, partition, [self.body])
 
     def decode(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
         """Return the one receipt."""
@@ -84,28 +83,22 @@ class MpubRequest(PublishRequest, eq=False, kw_only=True):
     """Many messages of one kind: all plain, all traced, or all with headers.
 
     Attributes:
-        encoded: All bodies, encoded, if they are plain: parts to send one after another. Else None.
+        encoded: All bodies, encoded, if they are plain: parts to send one after another.
         messages: The messages if they are not plain.
     """
 
-    encoded: list[bytes] | None = None
+    encoded: Sequence[bytes] = ()
     messages: Sequence[CheckedMessage] = ()
 
-    def encode(self, partition: int | None) -> bytes:
-        """Return an MPUB, MPUB_TRACE or MPUB_EXT."""
-        if self.encoded is not None:
-            return b"".join(self.gather(partition))
+    def encode(self, partition: int | None) -> list[bytes]:
+        """Return an MPUB without copying large bodies, an MPUB_TRACE or an MPUB_EXT."""
+        if self.is_plain:
+            return gather_mpub_of(self.topic, partition, self.count, self.encoded)
         if self.closes_when_refused:
             with_headers = [(message.ext or b"", message.body) for message in self.messages]
-            return encode_mpub_ext(self.topic, partition, with_headers)
+            return [encode_mpub_ext(self.topic, partition, with_headers)]
         traced = [(message.trace_id or 0, message.body) for message in self.messages]
-        return encode_mpub_trace(self.topic, partition, traced)
-
-    def gather(self, partition: int | None) -> list[bytes]:
-        """Return the command without copying large bodies."""
-        if self.encoded is None:
-            return [self.encode(partition)]
-        return gather_mpub_of(self.topic, partition, self.count, self.encoded)
+        return [encode_mpub_trace(self.topic, partition, traced)]
 
     def decode(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
         """Return a receipt for each message."""
@@ -189,7 +182,7 @@ def encode_run(topic: str, partition: int | None, requests: Sequence[PublishRequ
     if len(bodies) == len(requests):
         parts = gather_pubs(topic, partition, bodies)
     else:
-        parts = [part for request in requests for part in request.gather(partition)]
+        parts = [part for request in requests for part in request.encode(partition)]
         if len(requests) > 1 and sum(map(len, parts)) < GATHERED_BYTES * len(requests):
             return b"".join(parts)
     return parts[0] if len(parts) == 1 else parts

@@ -118,13 +118,13 @@ class PublishRequest(msgspec.Struct, eq=False, kw_only=True):
             ConfigError: It accepts none.
         """
 
-    def encode(self, partition: int | None) -> bytes:
-        """Return the command for ``partition``; None omits the number, for servers without partitions."""
-        raise NotImplementedError
+    def encode(self, partition: int | None) -> list[bytes]:
+        """Return the command for ``partition``, as parts to send one after another.
 
-    def gather(self, partition: int | None) -> list[bytes]:
-        """Return the command as parts to send one after another."""
-        return [self.encode(partition)]
+        Args:
+            partition: None omits the number, for servers without partitions.
+        """
+        raise NotImplementedError
 
     def decode(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
         """Return the receipts for nsqd's answer.

@@ -82,7 +82,7 @@ async def test_a_batch_is_as_large_as_the_server_accepts() -> None:
     config = ProducerConfig(max_message_bytes=1000, max_batch_bytes=500)
     parts = Planned([b"x" * 100] * 9, config=config).parts()
     assert [len(part.positions) for part in parts] == [4, 4, 1]
-    assert all(len(part.request.encode(None)) <= len(b"MPUB orders\n") + 4 + 500 for part in parts)
+    assert all(sum(map(len, part.request.encode(None))) <= len(b"MPUB orders\n") + 4 + 500 for part in parts)
     with pytest.raises(ConfigError, match=r"^message 1: a message of 1001 bytes, .* exceeds max_message_bytes=1000: "):
         Planned([b"x", b"x" * 1001], config=config).parts()
 
@@ -95,7 +95,7 @@ async def test_a_message_that_fits_into_no_batch_is_sent_alone(trace_id: int | N
     case = Planned(messages, trace_id, config)
     parts = case.parts()
     assert [list(part.positions) for part in parts] == [[0], [1], [2], [3], [4]]
-    commands = [part.request.encode(3) for part in parts]
+    commands = [b"".join(part.request.encode(3)) for part in parts]
     assert [command.startswith(b"MPUB") for command in commands] == [True, False, True, True, False]
     assert commands[1].endswith(too_large)
     assert isinstance(parts[1].request, PubRequest)

@@ -574,7 +574,7 @@ def test_the_base_of_a_request_is_no_command() -> None:
     with pytest.raises(NotImplementedError):
         request.decode(b"OK", 0, "")
     with pytest.raises(NotImplementedError):
-        request.gather(0)
+        request.encode(0)
 
 
 def test_a_batch_holds_all_its_keys_and_waits_for_each() -> None:
