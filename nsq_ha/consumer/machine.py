@@ -338,8 +338,8 @@ class ConsumerMachine(Returns):
             self._turn_at = math.inf
             self.wakes = True
         if now >= self.pause.wake_at:
-            self._return_waiting(now)
             self.pause_changed(self.pause.tick(now), now)
+            self._return_waiting(now)
         self.tick_deferred(now)
         if now >= self.touch_at:
             self.tick_touches(now)

@@ -66,6 +66,7 @@ class World:
         now: The time.
         handling: What handlers and tasks have, and who.
         handled: Numbers of messages that were finished by the application.
+        late: Messages that were handed out and timed out.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class World:
         self.tasks = [Recipient(), Recipient()]
         self.handling: list[tuple[Message, Recipient]] = []
         self.handled: set[tuple[int, int]] = set()
+        self.late: set[Message] = set()
         self.allowed = 0
         self.requeued, self.returned = [0, 0], [0, 0]
         self.left_to_end = False
@@ -249,7 +251,8 @@ class World:
     def check(self) -> None:
         machine, most = self.machine, self.machine.flow.max_in_flight
         held = [message for message, _ in self.handling]
-        alive = [m for m in held if m.state in {State.HANDED_OUT, State.GIVING_UP} and self.now <= m.deadline]
+        self.late |= {message for message in held if self.now > message.deadline}  # nsqd may deliver as much again
+        alive = [m for m in held if m.state in {State.HANDED_OUT, State.GIVING_UP} and m not in self.late]
         self.allowed = max(most, min(self.allowed, len(alive)))  # what was lowered counts when it is answered
         assert len(alive) <= self.allowed, "more with the application than max_in_flight"
         by_handlers = [self.number_of(m) for m, taker in self.handling if taker.is_handler]

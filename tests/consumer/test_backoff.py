@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from nsq_ha import Backoff, Consumer, Message
+from nsq_ha.consumer.pause import PauseState
 from nsq_ha.events import BackoffChanged, Event
-from nsq_ha.policy.consumer_backoff import PauseState
 from nsq_ha.protocol import Finish, Identity, Layout, Ready, Requeue
 from tests.support.inside import consumer_machine_of
 from tests.support.nsqd import Peer, message_id
