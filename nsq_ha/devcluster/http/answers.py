@@ -10,6 +10,7 @@ Source: server protocol 11, 12; youzan/nsq ``internal/http_api/topic_channel_arg
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -19,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from nsq_ha.devcluster.nodes import HOST, ClusterNode
 from nsq_ha.options.checks import is_valid_name
 
 V1: Final = "application/vnd.nsq; version=1.0"
@@ -93,6 +95,17 @@ async def bare(answer: Answer, request: Request) -> Response:
     if isinstance(data, str):
         return Response(data, 200, headers=_V1_HEADERS, media_type=_TEXT)
     return _json(200, data, _V1_HEADERS)
+
+
+def ports_of(node: ClusterNode, version: str) -> dict[str, Any]:
+    """Return what a node says of itself, and an nsqlookupd of it."""
+    return {
+        "version": version,
+        "broadcast_address": HOST,
+        "hostname": socket.gethostname(),
+        "http_port": node.http_port,
+        "tcp_port": node.tcp_port,
+    }
 
 
 async def _ping(_request: Request) -> Response:

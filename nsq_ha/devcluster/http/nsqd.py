@@ -6,7 +6,6 @@ Source: server protocol 12; Spark design 1.1; youzan/nsq ``nsqdserver/http.go`` 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +14,6 @@ from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http import answers
 from nsq_ha.devcluster.http.answers import HttpError, bare, enveloped, gets, named, posts, require
 from nsq_ha.devcluster.http.stats import node_stats
-from nsq_ha.devcluster.nodes import HOST
 from nsq_ha.devcluster.storage.channel import Channel
 from nsq_ha.devcluster.storage.log import Draft, Log, SearchError, by_count, by_id, by_offset, start_index
 from nsq_ha.devcluster.storage.replica import EXITING, NOT_WRITABLE, Replica
@@ -64,11 +62,7 @@ class _NsqdRoutes:
     async def info(self, _request: Request) -> dict[str, Any]:
         """``/info``."""
         return {
-            "version": VERSION,
-            "broadcast_address": HOST,
-            "hostname": socket.gethostname(),
-            "http_port": self._node.http_port,
-            "tcp_port": self._node.tcp_port,
+            **answers.ports_of(self._node, VERSION),
             "start_time": int(self._node.start_time),
             "ha_support": True,
         }

@@ -5,7 +5,6 @@ Source: server protocol 11; server failures 2; youzan/nsq ``nsqlookupd/http.go``
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -56,13 +55,9 @@ def _peer(node: HaNsqd) -> dict[str, Any]:
     """Return an nsqd as lookups describe it."""
     registration = f"{HOST}:{node.copy_port}"
     return {
+        **answers.ports_of(node, VERSION),
         "id": registration,
         "remote_address": registration,
-        "hostname": socket.gethostname(),
-        "broadcast_address": HOST,
-        "tcp_port": node.tcp_port,
-        "http_port": node.http_port,
-        "version": VERSION,
         "distributed_id": node.distributed_id,
     }
 

@@ -6,7 +6,6 @@ Source: nsqio/nsq ``nsqd/http.go``, ``nsqlookupd/http.go``.
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -65,11 +64,7 @@ class _PlainNsqdRoutes:
         """``/info``."""
         limits = self._limits
         return {
-            "version": PLAIN_VERSION,
-            "broadcast_address": HOST,
-            "hostname": socket.gethostname(),
-            "http_port": self._node.http_port,
-            "tcp_port": self._node.tcp_port,
+            **answers.ports_of(self._node, PLAIN_VERSION),
             "start_time": int(self._node.start_time),
             "max_heartbeat_interval": limits.max_heartbeat * _NS_PER_MS,
             "max_output_buffer_size": limits.max_gather_bytes,
@@ -238,12 +233,8 @@ class _PlainLookupdRoutes:
 
 def _described(nsqd: PlainNsqd) -> dict[str, Any]:
     return {
+        **answers.ports_of(nsqd, PLAIN_VERSION),
         "remote_address": f"{HOST}:{nsqd.tcp_port}",
-        "hostname": socket.gethostname(),
-        "broadcast_address": HOST,
-        "tcp_port": nsqd.tcp_port,
-        "http_port": nsqd.http_port,
-        "version": PLAIN_VERSION,
         "topology_zone": "",
         "topology_region": "",
     }
