@@ -133,9 +133,7 @@ def query_of(arguments: Mapping[str, str]) -> Query | None:
     ways = ("id" in numbers) + ("trace" in numbers) + bool("partition" in numbers or place)
     if ways != 1 or len(place) > 1 or bool(place) is not ("partition" in numbers):
         raise ConfigError("give one of: the internal id; the trace id; the partition with the offset or the number")
-    return Query(
-        topic, numbers.get("id"), numbers.get("trace"), *(numbers.get(n) for n in ("partition", "offset", "number"))
-    )
+    return Query(topic, *map(numbers.get, names))
 
 
 async def search(

@@ -85,7 +85,7 @@ class Clients:
         watched = None if on_watched is None else WeakMethod(on_watched)
         exits = None if on_exit is None else WeakMethod(on_exit)
         with self._lock:
-            self._forget_collected()
+            self._remove(None)
             number = 1
             while (kind, number) in self._entries:
                 number += 1
@@ -94,9 +94,7 @@ class Clients:
     def closed(self, client: Client) -> None:
         """Remove a client; an unknown one is ignored."""
         with self._lock:
-            for key, entry in tuple(self._entries.items()):
-                if entry.client() is client:
-                    del self._entries[key]
+            self._remove(client)
 
     def all(self) -> list[Named]:
         """Return the open clients, by kind and number."""
@@ -128,10 +126,11 @@ class Clients:
         with self._lock:
             return tuple(self._entries.values())
 
-    def _forget_collected(self) -> None:
+    def _remove(self, client: Client | None) -> None:
+        """Remove a client; None stands for those that were collected."""
         for key, entry in tuple(self._entries.items()):
-            if entry.client() is None:
-                del self._entries[key]
+            if entry.client() is client:
+                self._entries.pop(key, None)
 
 
 def _alive(references: Iterable[WeakMethod[Callable[[], T]] | None]) -> list[Callable[[], T]]:
