@@ -22,6 +22,7 @@ from nsq_ha.base.unexpected import report_unexpected, without_frames
 from nsq_ha.engine.names import addresses, first_open
 from nsq_ha.engine.tls import trust_hint
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
+from nsq_ha.protocol.compression import PACKED_BYTES, PIECE_BYTES
 
 if TYPE_CHECKING:
     import ssl
@@ -40,23 +41,16 @@ MAX_UNREAD_BYTES: Final = 1024 * 1024
 """Maximum number of bytes to write while the peer reads nothing. Publishes wait for the socket, so these are answers to
 messages and heartbeats only: enough for 50,000 messages in flight."""
 
-READ_BYTES: Final = 256 * 1024
-"""Maximum number of bytes of one read."""
-
-COMPRESSED_READ_BYTES: Final = 16 * 1024
-"""Maximum number of bytes of one read of compressed data. Publishers choose the bodies, which may expand a
-thousandfold: one read then takes the event loop some 20 ms."""
-
 _PARTS_AT_ONCE: Final = 0 if sys.platform == "win32" else 1024
 """Maximum number of buffers of one ``writev``, which Windows does not have."""
 
 
 def _new_buffer() -> memoryview:
     if sys.platform == "win32":
-        return memoryview(bytearray(READ_BYTES))
+        return memoryview(bytearray(PIECE_BYTES))
     # A page uses memory only after a read has reached it, and most reads are small. Private, so that a forked process
     # has its own pages.
-    return memoryview(mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    return memoryview(mmap.mmap(-1, PIECE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 class _Buffers(threading.local):
@@ -289,7 +283,7 @@ class TcpStream(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory to read into (called by the event loop)."""
-        return self._in if self._codec is None else self._in[:COMPRESSED_READ_BYTES]
+        return self._in if self._codec is None else self._in[:PACKED_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Pass on the data that was read, decompressed (called by the event loop). If that raises, the stream ends."""

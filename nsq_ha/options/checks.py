@@ -43,6 +43,8 @@ _NO_HOST: Final = frozenset("/?#@ \t\r\n\\")
 _LABELS: Final = "a host name consists of labels of 1..63 characters with single dots between them"
 _BRACKETS: Final = "write an IPv6 host in brackets, as in [::1]:port"
 
+MAX_FILTER_BYTES: Final = 4096
+"""Longest key, value or pattern of a filter: RE2 bounds what it makes of a pattern, not the effort of reading it."""
 MAX_INT64: Final = 2**63 - 1
 """Largest number that the server reads."""
 

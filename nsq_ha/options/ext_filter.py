@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Self
 
 from nsq_ha.errors import ConfigError
-from nsq_ha.options.checks import shown
+from nsq_ha.options.checks import MAX_FILTER_BYTES, shown
 from nsq_ha.options.language import check_all, declared, option
 from nsq_ha.options.values import utf8
 
@@ -18,8 +18,7 @@ FilterKind = Literal["equals", "regexp", "glob", "all_of", "any_of"]
 
 _SEVERAL: Final = frozenset(("all_of", "any_of"))
 _MOST_PAIRS: Final = 1000
-_MOST_BYTES: Final = 4096
-_text: Final = utf8(_MOST_BYTES, "nsqd ignores a filter with an empty key or value")
+_text: Final = utf8(MAX_FILTER_BYTES, "nsqd ignores a filter with an empty key or value")
 
 
 def _header_text(value: object) -> str:

@@ -28,8 +28,7 @@ except ModuleNotFoundError as _error:
         "filters by regexp and glob need google-re2: pip install 'nsq_ha[filters]'", name="google-re2"
     ) from _error
 
-_MOST_BYTES: Final = 4096
-"""Longest pattern: RE2 bounds what it makes of a pattern, but not the effort of reading it."""
+from nsq_ha.options.checks import MAX_FILTER_BYTES
 
 _OPTIONS: Final = re2.Options()
 _OPTIONS.max_mem = 1 << 20
@@ -103,8 +102,8 @@ def _whole(expression: str) -> Pattern:
 
 
 def _checked(pattern: str) -> str:
-    if len(pattern.encode()) > _MOST_BYTES:
-        raise ValueError(f"it is longer than {_MOST_BYTES} bytes")
+    if len(pattern.encode()) > MAX_FILTER_BYTES:
+        raise ValueError(f"it is longer than {MAX_FILTER_BYTES} bytes")
     return pattern
 
 

@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 import cramjam
 import snappy
 
+from nsq_ha.protocol.compression import PACKED_BYTES, PIECE_BYTES
+
 CODEC_HEADER: Final = "nsq.client.compress"
 SIZE_HEADER: Final = "nsq.msg.size"
 MARK: Final = CODEC_HEADER.encode()
@@ -30,9 +32,7 @@ _NOT_COMPRESSED: Final = "0"
 _GZIP: Final = zlib.MAX_WBITS | 16
 _MOST_BY: Final[Mapping[str, int]] = {"gzip": 1032, "lz4": 255}
 """To how many bytes a byte can expand."""
-_CHUNK: Final = 16 * 1024
-
-AT_ONCE_BYTES: Final = 256 * 1024
+AT_ONCE_BYTES: Final = PIECE_BYTES
 """A body that may expand to more is decompressed in a thread: nothing else would run meanwhile."""
 
 
@@ -177,7 +177,7 @@ def _expand_gzip(body: bytes, most: int) -> bytes:
     while position < len(view) and most >= 0:
         expander = zlib.decompressobj(_GZIP)
         while not expander.eof and most >= 0:
-            chunk = view[position : position + _CHUNK]
+            chunk = view[position : position + PACKED_BYTES]
             if not chunk:
                 raise ValueError("is not valid gzip data: it is cut off")
             try:

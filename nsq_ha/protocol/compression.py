@@ -22,9 +22,13 @@ import snappy
 from nsq_ha.errors import RemoteProtocolError
 
 PIECE_BYTES: Final = 256 * 1024
-"""Maximum number of bytes that ``pieces`` yields at a time. It expands nothing ahead of the caller."""
+"""Bytes that the event loop gets at a time: of one read, and of what ``pieces`` yields, which expands nothing ahead."""
 
-_RAW: Final = -15
+PACKED_BYTES: Final = 16 * 1024
+"""The same of compressed data. Publishers choose the bodies, which may expand a thousandfold: one read then takes the
+event loop some 20 ms."""
+
+_RAW: Final = -zlib.MAX_WBITS
 _STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 _MAX_CHUNK: Final = 4 + 65536 + 65536 // 6 + 32  # checksum and the worst case of snappy
 

@@ -52,7 +52,6 @@ GATHERED_BYTES: Final = 4096
 """Average size of bodies from which copying them into one buffer costs more than passing each to the system."""
 
 _ID_LENGTH: Final = frozenset((MESSAGE_ID_BYTES,))
-_MAX_READY: Final = 2**31 - 1
 _SIZE: Final = struct.Struct(">i")
 _SIZE_TRACE: Final = struct.Struct(">iQ")
 _SIZE_EXT: Final = struct.Struct(">iH")
@@ -431,7 +430,7 @@ def encode_ready(count: int) -> bytes:
 
     Source: server protocol 7; ``protocol_v2.go`` ``RDY``.
     """
-    if type(count) is not int or not 0 <= count <= _MAX_READY:
+    if type(count) is not int or not 0 <= count <= MAX_SIZE:
         raise ConfigError(f"ready count must be an int of 0 or more, not {shown(count)}")
     return b"RDY %d\n" % count
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
+from nsq_ha.options.checks import MAX_FILTER_BYTES
+
 if TYPE_CHECKING:
     from nsq_ha.options.ext_filter import ExtFilter
     from nsq_ha.options.patterns import Pattern
@@ -25,7 +27,6 @@ _EQUALS: Final = 1
 _REGEXP: Final = 2
 _GLOB: Final = 3
 _SEVERAL: Final = 4
-_MOST_BYTES: Final = 4096
 _TYPES: Final = {"equals": _EQUALS, "regexp": _REGEXP, "glob": _GLOB}
 _ESCAPED: Final = re.compile(r"\\(.?)", re.DOTALL)
 _RELATIONS: Final = {"all_of": "all", "any_of": "any"}
@@ -81,8 +82,8 @@ class Filter:
         self._inverse = bool(rule.inverse)
         if not rule.filter_ext_key or (not rule.filter_data and rule.type != _SEVERAL):
             raise ValueError("a filter needs a key and a value")
-        if any(len(key.encode()) > _MOST_BYTES for key in _keys(rule)):
-            raise ValueError(f"a key is longer than {_MOST_BYTES} bytes")
+        if any(len(key.encode()) > MAX_FILTER_BYTES for key in _keys(rule)):
+            raise ValueError(f"a key is longer than {MAX_FILTER_BYTES} bytes")
         self._pattern = _pattern(rule.type, rule.filter_data or "")
         self._matches = _comparison(rule, rule.filter_ext_key, self._pattern)
 

@@ -20,6 +20,7 @@ import msgspec
 
 from nsq_ha.base.shapes import decoder
 from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.options.checks import MAX_INT64
 from nsq_ha.options.config import ClientConfig, ConsumerConfig
 from nsq_ha.options.types import Compression
 from nsq_ha.protocol.commands import Identify
@@ -44,9 +45,8 @@ DEFAULTS: Final[Mapping[str, object]] = {
 Upgrade = Literal["tls", "snappy", "deflate"]
 """One switch of the connection to another layer; each is confirmed by an ``OK`` inside the new layer."""
 
-_LARGEST = 2**63 - 1  # of nsqd's integers; a float takes it, too
-_Positive = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
-_Natural = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+_Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_INT64)]
+_Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT64)]
 _MSG_TIMEOUT: Final = 60_000
 OLDEST: Final = "0.2.23"
 """The oldest upstream nsqd that this library works with."""

@@ -31,15 +31,18 @@ from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.base.redaction import excerpt
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message, MessageSource
+from nsq_ha.protocol.frames import FrameType
 
-_MESSAGE: Final = 2
+_MESSAGE: Final = int(FrameType.MESSAGE)
 _FRAME: Final = struct.Struct(">iiqH16s")
 _FRAME_DETAIL: Final = struct.Struct(">iiqH16sQI")
 _HEAD: Final = struct.Struct(">qH16s")
 _DETAIL: Final = struct.Struct(">QI")
 _TRACED: Final = struct.Struct(">2sQQQI")
 _JSON_HEADER: Final = 4
-_SMALLEST: Final = 30  # size word of a message frame without anything after its head
+_SMALLEST: Final = struct.calcsize(">iqH16s")  # size word of a message frame without anything after its head
+TRACED_BYTES: Final = _TRACED.size
+"""Size of the answer to a traced publish."""
 
 
 class Layout(enum.Enum):

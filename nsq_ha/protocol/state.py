@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.frames import CLOSE_WAIT, OK
+from nsq_ha.protocol.messages import TRACED_BYTES
 
 
 class ConnectionState(enum.Enum):
@@ -129,13 +130,10 @@ def check_arrival(state: ConnectionState, allowed: tuple[ConnectionState, ...], 
         raise RemoteProtocolError(f"nsqd sent {what} {state.value}")
 
 
-_TRACED_BYTES: Final = 30
-
-
 def is_answer(request: Request, data: bytes) -> bool:
     """Return whether ``data`` can answer ``request``; JSON is decoded by the caller."""
     if request is Request.PUBLISH:
-        return data == OK or (len(data) == _TRACED_BYTES and data.startswith(OK))
+        return data == OK or (len(data) == TRACED_BYTES and data.startswith(OK))
     if request is Request.CLOSE:
         return data == CLOSE_WAIT
     if request is Request.IDENTIFY:

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.real_time  # these are about sockets
 
 FORKED = """
 import os
-from nsq_ha.engine.tcp import READ_BYTES, TcpStream, _read_buffer
+from nsq_ha.engine.tcp import TcpStream, _read_buffer
+from nsq_ha.protocol.compression import PIECE_BYTES
 
 buffer = _read_buffer()
 buffer[:5] = b"ours!"
@@ -36,7 +37,7 @@ if not child:
     _read_buffer()[:5] = b"child"
     os._exit(0)
 os.waitpid(child, 0)
-print(bytes(buffer[:5]).decode(), len(buffer) == READ_BYTES, buffer is _read_buffer())
+print(bytes(buffer[:5]).decode(), len(buffer) == PIECE_BYTES, buffer is _read_buffer())
 """
 
 
