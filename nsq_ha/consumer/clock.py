@@ -19,23 +19,21 @@ from nsq_ha.engine.loops import Looks, looks
 from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.events import LoopBlocked
 from nsq_ha.policy.liveness import Blocks
+from nsq_ha.policy.timing import LATE
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 TICK: Final = 0.5
 """Seconds between two checks."""
 
-LONGEST_RUN: Final = 0.05
+LONGEST_RUN: Final = LATE
 """Seconds after which a task that takes messages without a pause lets other tasks run."""
 
 _LONG: Final = 1.0
 _UNKNOWN: Final = math.nan
 
-_MOST: Final = 0.5
-"""Share of the time that the cause must have taken to be named."""
-
-_REST: Final = 0.02
-"""Seconds to pause after a block of ``_LONG``: opening a connection takes some round trips."""
+ROUND_TRIPS: Final = 0.02
+"""Seconds that some round trips take, such as those that open a connection; the pause after a block of ``_LONG``."""
 
 _SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 """Nanoseconds for which the thread ran, and for which it could have run and waited for a CPU (Linux)."""
@@ -86,7 +84,7 @@ class LoopClock:
         if not blocked:
             self.turned = now  # else others must run before what was read is handed out
         else:
-            self._on_blocked(blocked, suspect, 0.0 if by_code > _MOST * blocked else min(by_others, blocked))
+            self._on_blocked(blocked, suspect, 0.0 if by_code > blocked - by_code else min(by_others, blocked))
         return now + TICK
 
     def blocked_for(self, now: float) -> float:
@@ -112,7 +110,7 @@ class LoopClock:
         if (ran := monotonic() - self.turned) <= LONGEST_RUN:
             return
         if ran > _LONG:
-            await asyncio.sleep(_REST)
+            await asyncio.sleep(ROUND_TRIPS)
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         self.turned = monotonic()
@@ -154,7 +152,7 @@ class Heartbeats:
         if not self._blocks.blocked(monotonic(), seconds):
             return
         topic, _, channel = self._name.partition("/")
-        is_starved = waited > _MOST * seconds
+        is_starved = waited > seconds - waited
         if is_starved:
             suspect = None
             what = f"the event loop had to wait {waited:.1f} of {seconds:.1f} s for a CPU"

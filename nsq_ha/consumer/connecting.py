@@ -19,6 +19,7 @@ from nsq_ha.base.clock import monotonic
 from nsq_ha.base.tasks import Tasks
 from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.consumer.actions import ConnectionAction, LookUps, PartitionEvent, Unreadable
+from nsq_ha.consumer.clock import ROUND_TRIPS
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.reports import ConsumerReports
 from nsq_ha.consumer.source import Source
@@ -51,7 +52,7 @@ CUT_OFF_TIMEOUT: Final = 1.0
 """Seconds that the end of a consumer waits for nsqd to stop sending, if no close has waited for it as long; and that
 nsqd has to confirm the end of a connection that is not used any more."""
 
-_STRAGGLE: Final = 0.02
+_STRAGGLE: Final = ROUND_TRIPS
 """Seconds after the answer to CLS in which the one message may come that nsqd was sending meanwhile."""
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")

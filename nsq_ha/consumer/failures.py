@@ -58,10 +58,8 @@ class FailureLog:
         kind = type(error), code, line
         if kind not in self._kinds and len(self._kinds) >= MOST_KINDS:
             del self._kinds[next(iter(self._kinds))]
-        missed = self._kinds.setdefault(kind, Rarely()).take(now)
-        if missed is None:
+        more = self._kinds.setdefault(kind, Rarely()).more(now)
+        if more is None:
             log.debug("handler failed on %r: %r", message, error)
-        elif missed:
-            log.warning("handler failed on %r: %r (and %d times more since the last line)", message, error, missed)
         else:
-            log.warning("handler failed on %r: %r", message, error, exc_info=error)
+            log.warning("handler failed on %r: %r%s", message, error, more, exc_info=None if more else error)

@@ -28,7 +28,7 @@ from nsq_ha.events import GaveUp
 from nsq_ha.message import Message, State, as_stored
 from nsq_ha.options.config import ClientConfig, ConsumerConfig
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
-from nsq_ha.policy.timing import FewLines
+from nsq_ha.policy.timing import Rarely
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 WARN_ATTEMPTS: Final = 10
 """Number of deliveries of a message at which a warning is logged, and again at each doubling."""
 
-EXTRA_DELIVERIES: Final = 10
+EXTRA_DELIVERIES: Final = WARN_ATTEMPTS
 """Deliveries beyond ``max_attempts`` after which a message is given up though no handler failed on it here.
 
 nsqd counts deliveries, and some reach no handler: those to a client that restarts, or that time out in its queue. So a
@@ -278,7 +278,7 @@ class GivingUp:
         # Why messages are given up that are redelivered only for that. None if no failure is known.
         self._not_given_up: dict[MessageIdentity, Failure | None] = {}
         self._failures = FailureLog()
-        self._unreadable = FewLines()  # their publisher may send any number
+        self._unreadable = Rarely()  # their publisher may send any number
 
     def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether ``task`` is giving up a message now."""
@@ -310,7 +310,7 @@ class GivingUp:
 
         Its publisher is at fault, so the consumer does not pause: others would stop it with such messages.
         """
-        if (more := self._unreadable.take(monotonic())) is not None:
+        if (more := self._unreadable.more(monotonic())) is not None:
             log.warning("not handing out %r: %r%s", message, error, more, exc_info=error)
         self._machine.forget_test(message, monotonic())
         await self._failed(message, error, delay)

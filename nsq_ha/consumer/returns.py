@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.consumer.answers import Answering, taker_of
 from nsq_ha.consumer.inflight import ReadPartition, Recipient, Subscription, WriteReady, conn_of
 from nsq_ha.message import State
+from nsq_ha.policy.timing import QUICK_GAP
 from nsq_ha.policy.touching import LONGEST_SHARE, gap, interval
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 CLOSED: Final = "the consumer was closed before it was answered"
 """Why the close returned a message."""
 
-_SOON: Final = 0.25
+_SOON: Final = QUICK_GAP
 """Seconds after a cancellation within which a close means that it was a shutdown; less than any requeue delay."""
 
 

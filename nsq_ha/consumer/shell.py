@@ -28,7 +28,7 @@ from nsq_ha.engine.loops import Alarm
 from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.events import BackoffChanged, FinishedAgain
-from nsq_ha.policy.timing import FewLines, Rarely
+from nsq_ha.policy.timing import Rarely
 from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_ready, encode_req, encode_touch
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class ConsumerShell:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.waiters: list[asyncio.Future[None]] = []
         self._alarm = Alarm(self._tick)
-        self._lines: defaultdict[str, FewLines] = defaultdict(FewLines)
+        self._lines: defaultdict[str, Rarely] = defaultdict(Rarely)
         self._pauses = Rarely()
         self._is_pause_logged = False
 
@@ -172,7 +172,7 @@ class ConsumerShell:
 
     def may_log(self, what: str) -> str | None:
         """Return what to append to a line of which there may be thousands. None if it is one too many."""
-        return self._lines[what].take(monotonic())
+        return self._lines[what].more(monotonic())
 
     @contextlib.contextmanager
     def running(self, handlers: int) -> Iterator[None]:

@@ -48,6 +48,8 @@ from nsq_ha.errors import (
     SubscribeRefusedError,
     TlsRequiredError,
 )
+from nsq_ha.policy.connect_limit import SETTLED
+from nsq_ha.policy.liveness import SILENT_INTERVALS
 from nsq_ha.policy.permission import RENEWABLE
 from nsq_ha.policy.plain_topology import explained
 from nsq_ha.policy.timing import Outage, delay_after
@@ -60,10 +62,10 @@ if TYPE_CHECKING:
     from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
-SETTLED_INTERVALS: Final = 2
+SETTLED_INTERVALS: Final = SILENT_INTERVALS
 """Heartbeat intervals after which a subscription counts as working."""
 
-LONGEST_SETTLING: Final = 10.0
+LONGEST_SETTLING: Final = SETTLED
 """Most seconds until it counts as working, even with long heartbeat intervals."""
 
 _MUST_BE_ORDERED: Final = "E_SUB_ORDER_IS_MUST"

@@ -14,9 +14,11 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from nsq_ha.policy.timing import QUICK_GAP
+
 T = TypeVar("T")
 
-TOGETHER: Final = 0.25
+TOGETHER: Final = QUICK_GAP
 """Seconds between two looks at least. What is due in between is looked at together."""
 
 TO_READ: Final = 0.001

@@ -39,6 +39,7 @@ from nsq_ha.errors import (
 from nsq_ha.events import ChannelsMissing
 from nsq_ha.options.checks import is_valid_name
 from nsq_ha.policy.growth import LedPartition, is_new, lacking, lasting
+from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -55,11 +56,11 @@ LEADS_WITHIN: Final = 60.0
 """Seconds from the first check for which an nsqd may not lead a partition that nsqlookupd says it leads. The real
 cluster takes up to that after an expansion."""
 
-_FEW: Final = 16
+_FEW: Final = LOOKUPS_AT_ONCE
 """Up to so many partitions, each is looked up at an nsqlookupd: 2 to 3 ms of our CPU each, over a connection that is
 open, and it works where nsqd's HTTP cannot be reached. More partitions than that have fewer leaders."""
 
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = LOOKUPS_AT_ONCE
 """Requests to nsqds at the same time. More take longer on the real server: 254 channels 6.3 s with 8, 12 s with 64."""
 
 _PARTITION: Final = re.compile(r"[0-9]{1,4}", re.ASCII)

@@ -15,7 +15,7 @@ from nsq_ha.base.redaction import redact
 from nsq_ha.base.unexpected import report_unexpected, without_frames
 from nsq_ha.errors import LookupUnavailableError, NsqError
 from nsq_ha.events import Event, LookupdFailed, LookupdRecovered
-from nsq_ha.policy.timing import Rarely
+from nsq_ha.policy.timing import QUICK_GAP, Rarely
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_QUICK: Final = 0.25
+_QUICK: Final = QUICK_GAP
 """Seconds within which a failure may be that of a kept connection that the server has closed."""
 
 _log = logging.getLogger("nsq_ha.discovery")

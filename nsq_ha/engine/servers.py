@@ -32,6 +32,7 @@ from nsq_ha.errors import ConfigError, LookupUnavailableError
 from nsq_ha.options.checks import is_ip
 from nsq_ha.policy.lookup_pace import JITTER
 from nsq_ha.policy.one_cluster import Sight, separate_clusters
+from nsq_ha.policy.timing import QUICK_GAP, SLOW_GAP
 from nsq_ha.policy.topology import LookupAnswer, Round
 
 if TYPE_CHECKING:
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
 
     from nsq_ha.events import Event
 
-GRACE: Final = 0.25
+GRACE: Final = QUICK_GAP
 """Seconds that a round waits for other servers after the first answer, but at least as long as that answer took."""
 
-PROBE_GAP: Final = 0.5
+PROBE_GAP: Final = SLOW_GAP
 """Least seconds between two lookups at a server that fails, for all topics together."""
 
-COMPARE_LIMIT: Final = 0.5
+COMPARE_LIMIT: Final = SLOW_GAP
 """Seconds that the start of a client waits for the comparison of the configured servers, if there are several."""
 
 LIST_INTERVAL: Final = 30.0

@@ -22,6 +22,7 @@ from nsq_ha.base.unexpected import report_unexpected, without_frames
 from nsq_ha.engine.names import addresses, first_open
 from nsq_ha.engine.tls import trust_hint
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
+from nsq_ha.policy.liveness import SLOW_LINK
 from nsq_ha.protocol.compression import PACKED_BYTES, PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ Receiver = Callable[[bytes | memoryview], None]
 OnLost = Callable[[NsqError], None]
 """Takes the reason of the end, exactly once for each opened stream; nothing is received afterwards."""
 
-MAX_UNREAD_BYTES: Final = 1024 * 1024
+MAX_UNREAD_BYTES: Final = SLOW_LINK
 """Maximum number of bytes to write while the peer reads nothing. Publishes wait for the socket, so these are answers to
 messages and heartbeats only: enough for 50,000 messages in flight."""
 

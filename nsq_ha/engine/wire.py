@@ -10,13 +10,11 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.base.redaction import excerpt, redact
+from nsq_ha.engine.body import MAX_TEXT
 from nsq_ha.protocol.encoding import MAGIC
 
 if TYPE_CHECKING:
     from nsq_ha.protocol.client import ClientProtocol, Received
-
-_MOST: Final = 200
-"""Bytes of a command or an answer that a line shows."""
 
 log: Final = logging.getLogger("nsq_ha.wire")
 
@@ -30,7 +28,7 @@ def sent(name: str, data: bytes) -> None:
     """Log a write. What follows the first line of a command, such as the secret of AUTH, is not shown."""
     head, _, rest = data.removeprefix(MAGIC).partition(b"\n")
     more = f" and {len(rest)} bytes" if rest else ""
-    log.debug("%s > %s%s", name, excerpt(head, _MOST)[2:-1], more)
+    log.debug("%s > %s%s", name, excerpt(head, MAX_TEXT)[2:-1], more)
 
 
 def receive(name: str, protocol: ClientProtocol, data: bytes | memoryview) -> Received:
@@ -39,7 +37,7 @@ def receive(name: str, protocol: ClientProtocol, data: bytes | memoryview) -> Re
     lines = ["heartbeat"] * found.heartbeats
     for answer in (*found.answers, *found.refusals):
         if isinstance(answer, bytes):
-            lines.append(f"response {excerpt(answer, _MOST)}")
+            lines.append(f"response {excerpt(answer, MAX_TEXT)}")
         else:
             lines.append(f"error {redact(str(answer))}")  # the text of an error is one line
     for message in found.messages:

@@ -16,10 +16,13 @@ from typing import Final
 
 import msgspec
 
-GAP: Final = 1.0
-"""Seconds between two attempts at an nsqd that fails; the first three need not wait."""
+from nsq_ha.options.types import Backoff
+from nsq_ha.policy.timing import QUICK_GAP
 
-PROOF: Final = 0.25
+GAP: Final = Backoff().maximum
+"""Seconds between two attempts at an nsqd that fails, as of one partition by default; the first three need not wait."""
+
+PROOF: Final = QUICK_GAP
 """Least seconds for which an nsqd that failed must be connected to before it counts as working."""
 
 SETTLED: Final = 10.0

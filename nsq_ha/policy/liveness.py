@@ -32,6 +32,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from nsq_ha.policy.timing import LONGEST_SILENCE
+from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
+
 SILENT_INTERVALS: Final = 2
 """Heartbeat intervals without a byte after which a connection is given up."""
 
@@ -41,7 +44,7 @@ CHECKS_PER_INTERVAL: Final = 4
 LONGEST_INTERVAL: Final = 60.0
 """Longest interval in seconds that a server accepts by default."""
 
-BLOCKS_REMEMBERED: Final = 600.0
+BLOCKS_REMEMBERED: Final = LONGEST_SILENCE
 """Seconds without a block of the event loop after which the configured interval is used again."""
 
 _SHARE_OF_BLOCK: Final = 0.75
@@ -64,8 +67,8 @@ PROMPT_REFUSAL: Final = 1.0
 """Seconds after the write within which a refusal means *not stored*. After a longer hang (a follower that does not
 answer) the leader may have stored it."""
 
-SLOW_LINK: Final = 1024 * 1024
-"""Minimum bytes per second of a link, so that a large batch gets the time to arrive."""
+SLOW_LINK: Final = MAX_MESSAGE_BYTES
+"""Minimum bytes per second of a link, so that a large batch gets the time to arrive: one of the largest messages."""
 
 
 def next_look(now: float, last_received: float, interval: float) -> float:

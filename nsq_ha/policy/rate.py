@@ -14,9 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from nsq_ha.policy.backlog import WELL_WITHIN
-
-LATE: Final = 0.05
-"""Seconds by which a timer may be late without a loss of turns."""
+from nsq_ha.policy.timing import LATE
 
 _NEARLY: Final = 1 - 1e-6
 """What counts as a token: a timer may end some nanoseconds early."""

@@ -20,14 +20,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-LOOK_INTERVAL: Final = 0.25
-"""Seconds between two checks of the partitions' deliveries."""
+from nsq_ha.policy.timing import QUICK_GAP
+
+LOOK_INTERVAL: Final = QUICK_GAP
+"""Seconds between two checks of the partitions' deliveries; one that delivers nothing for as long loses RDY to those
+that wait."""
 
 LONGEST_CHOSEN: Final = 5.0
 """Seconds that a partition with a backlog keeps RDY while others wait."""
-
-LONGEST_IDLE: Final = 0.25
-"""Seconds after which a partition that delivers nothing loses RDY."""
 
 FEW: Final = 64
 """Number of partitions that are shared at once after each change."""
@@ -247,7 +247,7 @@ class _Chosen:
             return False
         if one.in_flight or one.delivered != self._delivered:
             self._active, self._delivered = now, one.delivered
-        return now - self._began >= LONGEST_CHOSEN or now - self._active >= LONGEST_IDLE
+        return now - self._began >= LONGEST_CHOSEN or now - self._active >= LOOK_INTERVAL
 
 
 class Rotation:

@@ -22,12 +22,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.policy.timing import delay_after
+from nsq_ha.policy.liveness import OVERDUE_AFTER
+from nsq_ha.policy.timing import LONGEST_SILENCE, delay_after
 
 if TYPE_CHECKING:
     from nsq_ha.options.config import ConsumerConfig
 
-REMEMBERED: Final = 600.0
+REMEMBERED: Final = LONGEST_SILENCE
 """Seconds for which a finished message is remembered; a copy may wait that long at the server."""
 
 MOST_REMEMBERED: Final = 10_000
@@ -36,7 +37,7 @@ MOST_REMEMBERED: Final = 10_000
 MOST_UNSETTLED: Final = 1_000
 """Maximum number of FINs of one connection that are kept in case they are refused."""
 
-SETTLES_WITHIN: Final = 15.0
+SETTLES_WITHIN: Final = OVERDUE_AFTER
 """Seconds after which a FIN that was not refused counts as received on an open connection; nsqd waits 12 for a replica
 that died."""
 

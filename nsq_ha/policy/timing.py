@@ -25,11 +25,8 @@ outage, quiet     counted                     the outage ends, nothing logged
 outage, warned    counted                     the outage ends, logged once
 ================  ==========================  ===================================
 
-The first warning is due ``FIRST_WARNING`` seconds after the outage began. Each further one waits ``SILENCE_GROWTH``
-times as long as the one before, ``LONGEST_SILENCE`` at most: after 5, 15, 35, 75, 155 s, and so on.
-
-Faults of a server that may come thousands of times a second: ``FEW_LINES`` of them are logged in ``FEW_SECONDS``, and
-the next line after that says how many were not.
+The first warning is due ``FIRST_WARNING`` seconds after the outage began. Each further one waits twice as long as the
+one before, ``LONGEST_SILENCE`` at most: after 5, 15, 35, 75, 155 s, and so on.
 """
 
 from __future__ import annotations
@@ -42,20 +39,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 QUICK_GAP: Final = 0.25
+"""The pace at which this library looks for a change that somebody waits for: short for a person, and long enough for
+servers and event loops. Most short waits derive from it."""
+
 QUICK_ROUNDS: Final = 20
 SLOW_GAP: Final = 0.6
 
 FIRST_WARNING: Final = 5.0
 """Seconds before the first warning: longer than a planned change of leaders."""
 
-SILENCE_GROWTH: Final = 2.0
-"""How many times longer each silence is than the one before."""
-
 LONGEST_SILENCE: Final = 600.0
 """Maximum seconds between two warnings, so that a log that starts during an outage shows it."""
 
-FEW_LINES: Final = 10
-FEW_SECONDS: Final = 60.0
+LATE: Final = 0.05
+"""Seconds by which a timer may be late: the event loop may be busy for so long in one go."""
+
+_SILENCES: Final = Backoff(initial=FIRST_WARNING, maximum=LONGEST_SILENCE, jitter=0.0)
 
 
 def delay_after(backoff: Backoff, failures: int, chance: Callable[[], float]) -> float:
@@ -109,14 +108,13 @@ class Outage:
         warn_at: When the next warning is due. None without an outage.
     """
 
-    __slots__ = ("_is_warned", "_silence", "began_at", "failures", "warn_at")
+    __slots__ = ("_warnings", "began_at", "failures", "warn_at")
 
     def __init__(self) -> None:
         self.began_at: float | None = None
         self.warn_at: float | None = None
         self.failures: int = 0
-        self._silence = FIRST_WARNING
-        self._is_warned = False
+        self._warnings = 0
 
     def failed(self, now: float) -> None:
         """Record a failure; the first one begins the outage."""
@@ -129,9 +127,8 @@ class Outage:
         """Return the facts of a due warning and plan the next one; None if none is due."""
         if self.began_at is None or self.warn_at is None or now < self.warn_at:
             return None
-        self._is_warned = True
-        self._silence = min(self._silence * SILENCE_GROWTH, LONGEST_SILENCE)
-        self.warn_at = now + self._silence
+        self._warnings += 1
+        self.warn_at = now + _silence(self._warnings + 1)
         return Warned(now - self.began_at, self.failures)
 
     def warned(self, now: float) -> None:
@@ -142,51 +139,24 @@ class Outage:
 
     def recovered(self, now: float) -> Warned | None:
         """End the outage; return its facts if it was logged, otherwise None."""
-        over = Warned(now - self.began_at, self.failures) if self._is_warned and self.began_at is not None else None
+        over = Warned(now - self.began_at, self.failures) if self._warnings and self.began_at is not None else None
         self.began_at = self.warn_at = None
-        self.failures = 0
-        self._silence = FIRST_WARNING
-        self._is_warned = False
+        self.failures = self._warnings = 0
         return over
-
-
-class FewLines:
-    """Decides which of many equal faults are logged. All times come from one monotonic clock."""
-
-    __slots__ = ("_began_at", "_count")
-
-    def __init__(self) -> None:
-        self._began_at = float("-inf")
-        self._count = 0
-
-    def take(self, now: float) -> str | None:
-        """Record a fault; return what to append to its line. None if it has no line."""
-        appended = ""
-        if now - self._began_at >= FEW_SECONDS:
-            if self._count > FEW_LINES:
-                appended = f" ({self._count - FEW_LINES} more were not logged)"
-            self._began_at = now
-            self._count = 0
-        self._count += 1
-        if self._count > FEW_LINES:
-            return None
-        if self._count == FEW_LINES:
-            appended += f" (further ones are counted for {FEW_SECONDS - (now - self._began_at):.0f} s)"
-        return appended
 
 
 class Rarely:
     """Decides which of many equal changes are logged: the first, then fewer and fewer while they go on.
 
-    After a line, ``FIRST_WARNING`` seconds of silence follow, then ``SILENCE_GROWTH`` times as many, and so on. If
-    nothing happens for as long as the last silence after its end, the next change is a first one again. All times come
-    from one monotonic clock.
+    After a line, ``FIRST_WARNING`` seconds of silence follow, then twice as many, and so on. If nothing happens for as
+    long as the last silence after its end, the next change is a first one again. All times come from one monotonic
+    clock.
     """
 
-    __slots__ = ("_missed", "_next_at", "_silence")
+    __slots__ = ("_lines", "_missed", "_next_at")
 
     def __init__(self) -> None:
-        self._silence = FIRST_WARNING
+        self._lines = 0
         self._next_at = float("-inf")
         self._missed = 0
 
@@ -195,8 +165,17 @@ class Rarely:
         if now < self._next_at:
             self._missed += 1
             return None
-        is_first = now - self._next_at >= self._silence
-        self._silence = FIRST_WARNING if is_first else min(self._silence * SILENCE_GROWTH, LONGEST_SILENCE)
-        self._next_at = now + self._silence
+        is_first = now - self._next_at >= _silence(self._lines)
+        self._lines = 1 if is_first else self._lines + 1
+        self._next_at = now + _silence(self._lines)
         missed, self._missed = self._missed, 0
         return missed
+
+    def more(self, now: float) -> str | None:
+        """Do the same; return what to append to the line. None if it has none."""
+        missed = self.take(now)
+        return None if missed is None else f" (and {missed} more since the last line)" if missed else ""
+
+
+def _silence(number: int) -> float:
+    return delay_after(_SILENCES, number, lambda: 0.0)

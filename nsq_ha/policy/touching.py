@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from typing import Final
 
-SHARE: Final = 0.5
+from nsq_ha.policy.backlog import WELL_WITHIN
+from nsq_ha.policy.timing import LATE
+
+SHARE: Final = WELL_WITHIN
 """Share of the message timeout between two TOUCHes of a message, if no interval is given."""
 
 LONGEST_SHARE: Final = 0.75
 """Largest share, if an interval is given."""
 
-LEAST_GAP: Final = 0.05
+LEAST_GAP: Final = LATE
 """Seconds between two looks at least: an nsqd may say that it keeps messages for a millisecond."""
 
 

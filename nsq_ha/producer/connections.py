@@ -16,7 +16,7 @@ from typing import Final
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ResponseTimeoutError, ServerError
 from nsq_ha.message import Receipt
 from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, OVERDUE_AFTER, STALLED_AFTER, stalled_at
-from nsq_ha.policy.timing import delay_after
+from nsq_ha.policy.timing import QUICK_GAP, delay_after
 from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.policy.topology import Node
 from nsq_ha.producer.actions import CheckChannels, CloseConnection, LookUp, OpenConnection, Report
@@ -24,10 +24,10 @@ from nsq_ha.producer.lanes import Lanes
 from nsq_ha.producer.reasons import leader_name, no_leader
 from nsq_ha.producer.state import FIRST_PROBE, ConnectionStep, Lane, NsqdHealth, ProducerConn, PublishRequest
 
-ANSWER_GRACE: Final = 0.2
+ANSWER_GRACE: Final = QUICK_GAP
 """Seconds that a connection has to answer, once a lookup names another leader, or the leader has answered elsewhere."""
 
-LONGEST_PAUSE: Final = 0.25
+LONGEST_PAUSE: Final = QUICK_GAP
 """Most seconds between two tries after refusals, and between two looks at a silent connection. Each try is a single
 publish, and a leader should get writes soon after it recovers."""
 

@@ -21,13 +21,14 @@ import msgspec
 
 from nsq_ha.errors import NsqError
 from nsq_ha.message import Receipt
+from nsq_ha.policy.connect_limit import GAP
 from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.sharding import Key
 from nsq_ha.policy.timing import Outage
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicView
 
-FIRST_PROBE: Final = 1.0
+FIRST_PROBE: Final = GAP
 """Seconds from a failure until a partition or an nsqd that others are preferred to is tried again, or looked up."""
 
 LONGEST_PROBE: Final = 30.0

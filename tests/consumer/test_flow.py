@@ -149,7 +149,7 @@ async def test_starting_paused(stage: Stage, kind: str, calls_handler: bool) -> 
 
 
 async def test_fewer_than_partitions_take_turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsq_ha.policy.ready.LONGEST_IDLE", 0.05)
+    monkeypatch.setattr("nsq_ha.policy.ready.LOOK_INTERVAL", 0.05)
     stage.lead(dict(enumerate(stage.nsqds)))
     served: set[int] = set()
     async with stage.consumer(max_in_flight=1):

@@ -11,7 +11,6 @@ import pytest
 from nsq_ha import ConfigError, Consumer, ServerError, TlsConfig
 from nsq_ha.errors import NsqError, SubscribeRefusedError
 from nsq_ha.policy.redelivery import DAMAGED_ATTEMPTS
-from nsq_ha.policy.timing import FEW_LINES
 from nsq_ha.protocol import Command, Finish, Identity, Ready, SubAdvanced, SubOrdered, Touch
 from nsq_ha.protocol.commands import Auth, Identify, Requeue
 from tests.support.inside import partitions_of
@@ -416,8 +415,7 @@ async def test_a_flood_of_damaged_messages_does_not_fill_the_log(
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == 500)
         assert len(peer.of(Requeue)) == 500
     lines = [record for record in caplog.records if "cannot be decoded" in record.getMessage()]
-    assert [record.levelname for record in lines] == ["WARNING"] * FEW_LINES + ["ERROR"] * FEW_LINES
-    assert "further ones are counted" in lines[-1].getMessage()
+    assert [record.levelname for record in lines] == ["WARNING", "ERROR"]
 
 
 async def test_some_more_messages_than_asked_for(stage: Stage) -> None:

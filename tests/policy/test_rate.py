@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.policy.backlog import WELL_WITHIN
-from nsq_ha.policy.rate import LATE, MaxRate
+from nsq_ha.policy.rate import MaxRate
+from nsq_ha.policy.timing import LATE
 
 RATES = st.floats(0.001, 1_000_000)
 

@@ -10,7 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nsq_ha.policy.ready import (
     FEW,
     LONGEST_CHOSEN,
-    LONGEST_IDLE,
     LOOK_INTERVAL,
     BodySize,
     Needs,
@@ -309,7 +308,7 @@ def test_a_turn_lasts_while_a_message_is_being_handled() -> None:
     seen = {0: Seen(1, 1, 1, 1), 1: Seen(0, 0, 0, 0)}
     assert rotation.choose(0.0, 1, seen) == [0]
     assert rotation.choose(0.1, 1, seen) == [0]
-    assert rotation.choose(0.1 + 10 * LONGEST_IDLE, 1, seen) == [0]
+    assert rotation.choose(0.1 + 10 * LOOK_INTERVAL, 1, seen) == [0]
     assert rotation.choose(0.1 + LONGEST_CHOSEN, 1, seen) == [1]
 
 

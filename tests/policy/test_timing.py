@@ -9,14 +9,11 @@ from hypothesis import strategies as st
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import (
-    FEW_LINES,
-    FEW_SECONDS,
     FIRST_WARNING,
     LONGEST_SILENCE,
     QUICK_GAP,
     QUICK_ROUNDS,
     SLOW_GAP,
-    FewLines,
     Outage,
     Rarely,
     Warned,
@@ -134,16 +131,6 @@ def test_a_warning_by_somebody_else_takes_the_place_of_the_next_one() -> None:
     assert outage.recovered(24.0) == Warned(14.0, 1)
 
 
-def test_of_many_equal_faults_few_are_logged_and_the_others_counted() -> None:
-    lines = FewLines()
-    assert [lines.take(100.0) for _ in range(FEW_LINES - 1)] == [""] * (FEW_LINES - 1)
-    assert lines.take(120.0) == " (further ones are counted for 40 s)"
-    assert [lines.take(120.0), lines.take(100.0 + FEW_SECONDS - 0.1)] == [None, None]
-    assert lines.take(100.0 + FEW_SECONDS) == " (2 more were not logged)"
-    assert lines.take(100.0 + FEW_SECONDS) == ""
-    assert lines.take(100.0 + 2 * FEW_SECONDS) == ""
-
-
 # ------------------------------------------------------------ changes that are logged rarely
 
 
@@ -155,3 +142,5 @@ def test_changes_that_go_on_are_logged_less_and_less_often() -> None:
     rarely = Rarely()  # after a long silence, a change is a first one
     taken = [rarely.take(now) for now in (0.0, 5.0, 14.0, 25.0, 29.0, 30.0)]
     assert taken == [0, 0, None, 1, None, 1]
+    rarely = Rarely()
+    assert [rarely.more(now) for now in (0.0, 1.0, 2.0, 5.0)] == ["", None, None, " (and 2 more since the last line)"]
