@@ -75,6 +75,7 @@ class Callbacks(msgspec.Struct, frozen=True):
         refusals: Called with error frames that answer no request.
         damaged: Called with messages that cannot be decoded; they are in flight.
         stored: Called instead of ``answers`` with the number of ``OK`` answers. None to call ``answers``.
+        resumed: Called when the socket has space again.
     """
 
     lost: Callable[[NsqError], None]
@@ -83,6 +84,7 @@ class Callbacks(msgspec.Struct, frozen=True):
     refusals: Callable[[list[ServerError]], None] = _ignore
     damaged: Callable[[list[DamagedMessage]], None] = _ignore
     stored: Callable[[int], None] | None = None
+    resumed: Callable[[], None] | None = None
 
 
 _NO_CALLBACKS: Final = Callbacks(_ignore)
@@ -213,7 +215,7 @@ class Connection:
                 self._asks_for_secret = False
             else:
                 await self._do(step, stream)
-        stream.receiver = self._received
+        stream.receiver, stream.on_resume = self._received, self._callbacks.resumed
         if self._callbacks.stored is not None and not self._is_logged:
             self._is_counting, self._receive = True, self._receive_uncounted
         self.identity = handshake.identity
@@ -309,11 +311,6 @@ class Connection:
     def heartbeat_age(self) -> float:
         """Seconds since the last heartbeat, or since connecting."""
         return self._loop.time() - self._last_heartbeat
-
-    def on_resume(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the socket has space again."""
-        if self._stream is not None:
-            self._stream.on_resume = callback
 
     async def stop_messages(self) -> None:
         """Send CLS and wait for its answer. No new message comes after it; FIN, REQ and TOUCH still work.

@@ -116,7 +116,7 @@ class Servers:
         self._compared = asyncio.Event()
         self._servers: list[Server] = []
         for url in configured:
-            self._add(url, configured=True)
+            self._learn(url, configured=True)
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -305,16 +305,13 @@ class Servers:
         for url in urls:
             self._learn(url)
 
-    def _learn(self, url: str) -> bool:
+    def _learn(self, url: str, *, configured: bool = False) -> bool:
         """Ask this one, too, unless it is known; return whether it is new."""
         is_new = self._find(url) is None
         if is_new:
-            self._add(url, configured=False)
+            client = LookupClient(url, timeout=self._timeout, client=self.http)
+            self._servers.append(Server(url, client, configured=configured))
         return is_new
-
-    def _add(self, url: str, *, configured: bool) -> None:
-        client = LookupClient(url, timeout=self._timeout, client=self.http)
-        self._servers.append(Server(url, client, configured=configured))
 
     def _find(self, url: str) -> Server | None:
         return next((server for server in self._servers if address_of(url) in server.addresses), None)

@@ -170,7 +170,9 @@ class TcpStream(asyncio.BufferedProtocol):
         Raises:
             ConnectError: The TLS handshake failed; the stream is unusable.
         """
-        transport = self._open_transport()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectError("the connection is closed")
         self._fd = None
         self.flush()
         upgraded = None
@@ -269,11 +271,6 @@ class TcpStream(asyncio.BufferedProtocol):
             self._reason = reason
         if self._transport is not None:
             self._transport.abort()
-
-    def _open_transport(self) -> asyncio.Transport:
-        if self._transport is None or self._transport.is_closing():
-            raise ConnectError("the connection is closed")
-        return self._transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport (called by the event loop)."""

@@ -268,6 +268,7 @@ class ProducerShell:
             partial(self._lost, conn),
             answers=partial(self._tell, machine.answered, conn),
             stored=partial(self._stored, conn),
+            resumed=partial(self._resumed, conn),
         )
         failure: NsqError | None = ConnectionLostError("unexpected error while connecting")
         try:
@@ -276,7 +277,6 @@ class ProducerShell:
                 handle.abort(ConnectionLostError("no longer needed"))
                 return
             conn.handle, conn.lifetime = handle, handle.lifetime
-            handle.on_resume(partial(self._resumed, conn))
             for request in machine.opened(conn, self.clock()):
                 lane: Any = request.lane
                 handle.write_publishes(encode_run(request.topic, lane.number_on_wire, [request]), 1)

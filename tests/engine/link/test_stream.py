@@ -137,7 +137,10 @@ async def test_nothing_of_a_tls_connection_stays_in_memory(nsqd: FakeNsqd, end: 
     with without_collector():
         for _ in range(5):
             async with subscribed(nsqd, ClientConfig(tls=TlsConfig(ca_file=CA_FILE))) as link:
-                link.connection.on_resume(lambda link=link: link.connection.write(b"NOP\n"))  # type: ignore[misc]
+                stream = link.connection._stream
+                assert stream is not None
+                stream.on_resume = link.connection.keep_alive  # it leads back to the connection
+                del stream
                 if end == "close":
                     link.connection.close()
                 elif end == "abort":
