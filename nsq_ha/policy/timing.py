@@ -54,8 +54,6 @@ LONGEST_SILENCE: Final = 600.0
 LATE: Final = 0.05
 """Seconds by which a timer may be late: the event loop may be busy for so long in one go."""
 
-_SILENCES: Final = Backoff(initial=FIRST_WARNING, maximum=LONGEST_SILENCE, jitter=0.0)
-
 
 def delay_after(backoff: Backoff, failures: int, chance: Callable[[], float]) -> float:
     """Return the seconds to wait after ``failures`` failures in a row; 0 for none.
@@ -174,8 +172,9 @@ class Rarely:
     def more(self, now: float) -> str | None:
         """Do the same; return what to append to the line. None if it has none."""
         missed = self.take(now)
-        return None if missed is None else f" (and {missed} more since the last line)" if missed else ""
+        return None if missed is None else f" (and {missed} times more since the last line)" if missed else ""
 
 
 def _silence(number: int) -> float:
-    return delay_after(_SILENCES, number, lambda: 0.0)
+    growing = Backoff(initial=FIRST_WARNING, maximum=LONGEST_SILENCE, jitter=0.0)
+    return delay_after(growing, number, lambda: 0.0)

@@ -143,4 +143,9 @@ def test_changes_that_go_on_are_logged_less_and_less_often() -> None:
     taken = [rarely.take(now) for now in (0.0, 5.0, 14.0, 25.0, 29.0, 30.0)]
     assert taken == [0, 0, None, 1, None, 1]
     rarely = Rarely()
-    assert [rarely.more(now) for now in (0.0, 1.0, 2.0, 5.0)] == ["", None, None, " (and 2 more since the last line)"]
+    assert [rarely.more(now) for now in (0.0, 1.0, 2.0, 5.0)] == [
+        "",
+        None,
+        None,
+        " (and 2 times more since the last line)",
+    ]
