@@ -98,8 +98,8 @@ async def test_a_position_is_set_once_over_http(http: Http, *, by_partition: boo
 async def test_a_new_ordered_channel_is_made_ordered_before_its_position_is_set(http: Http) -> None:
     start = start_of(StartFrom.beginning())
     await start.prepare(NODE, is_ordered=True)
-    assert [call[0] for call in http.calls] == ["open", "create_channel", "set_order", "start_channel_from"]
-    assert http.calls[1:3] == [("create_channel", *WHERE), ("set_order", *WHERE, ("ordered", True))]
+    assert [call[0] for call in http.calls] == ["open", "change_channel", "set_order", "start_channel_from"]
+    assert http.calls[1:3] == [("change_channel", "create", *WHERE), ("set_order", *WHERE, ("ordered", True))]
 
 
 # ------------------------------------------------------------ nsqds that take nothing but TLS
