@@ -289,7 +289,7 @@ class Lanes(ABC):
         moved = [request for request in lane.ready if not request.keys]
         for request in moved:
             del lane.ready[request]
-        if conn is not None and is_stalled(conn, now):
+        if conn is not None and conn.sent and now >= stalled_at(conn.since, conn.sent[0].size):
             stalled = [
                 request
                 for request in conn.own()
@@ -316,7 +316,8 @@ class Lanes(ABC):
         request.error = error
         if isinstance(error, NsqError) and not isinstance(error, ConfigError):
             counts = self.topics[request.topic].unsent if lane is None else lane.counts
-            counts.failure(request)
+            counts.failed += request.count
+            counts.uncertain += request.count if request.maybe_stored else 0
             request.error = wrapped(request, error)
         request.receipts = receipts
         self.finished.append(request)
@@ -363,8 +364,3 @@ class Lanes(ABC):
                 self.end(request, late(request, topic))
             else:
                 del self.pending[limit]
-
-
-def is_stalled(conn: ProducerConn, now: float) -> bool:
-    """Return whether a connection has answered nothing for long, though something is unanswered."""
-    return bool(conn.sent) and now >= stalled_at(conn.since, conn.sent[0].size)

@@ -49,7 +49,7 @@ class CheckedMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def wire_bytes(self) -> int:
         """Maximum number of bytes that it takes in a batch, including its size word."""
-        return 4 + len(self.body) + (8 if self.trace_id is not None else 0) + (len(self.ext) + 2 if self.ext else 2)
+        return 4 + len(self.body) + (8 if self.trace_id is not None else 0) + 2 + len(self.ext or b"")
 
 
 def compressing(config: ProducerConfig, topic: str) -> str | None:
@@ -163,24 +163,6 @@ def _encode_header(headers: object, tag: object, trace_id: int | None) -> bytes:
     return ext
 
 
-def check_size(view: TopicView, body_bytes: int, ext: bytes | None, largest: int) -> None:
-    """Check that an extended topic can store a message; beside body and header, nsqd writes the form of the header.
-
-    nsqd finds out when it writes: it refuses with the code of a failure that may pass, and takes no other publish of
-    the partition for a moment.
-
-    Source: server protocol 2; youzan/nsq ``nsqd/diskqueue_writer.go``, ``invalid message write size``.
-
-    Raises:
-        ConfigError: It cannot.
-    """
-    if view.meta is None or not view.meta.extend_support:
-        return
-    size = body_bytes + (1 if ext is None else 3 + len(ext))
-    if size > largest:
-        raise _too_large(size, largest)
-
-
 def _too_large(size: int, largest: int) -> ConfigError:
     return ConfigError(
         f"a message of {size} bytes, trace id and headers included, exceeds max_message_bytes={largest}: split it;"
@@ -202,6 +184,8 @@ def check_accepted(
 
     Raises:
         ConfigError: It does not.
+
+    Source: server protocol 2; youzan/nsq ``nsqd/diskqueue_writer.go``, ``invalid message write size``.
     """
     meta = view.meta
     if meta is None:
@@ -225,7 +209,12 @@ def check_accepted(
             "defer= needs plain nsqd: the partitioned server cannot delay a message. Publish it later, or let the"
             " consumer requeue it with a delay"
         )
-    check_size(view, len(checked.body), checked.ext, largest)
+    if meta.extend_support:
+        # Beside body and header, nsqd writes the form of the header. It finds out when it writes: it refuses with the
+        # code of a failure that may pass, and takes no other publish of the partition for a moment.
+        size = len(checked.body) + (1 if checked.ext is None else 3 + len(checked.ext))
+        if size > largest:
+            raise _too_large(size, largest)
 
 
 def check_defer(defer: object, checked: CheckedMessage) -> int | None:

@@ -50,12 +50,6 @@ class PublishCounts(msgspec.Struct):
         for name, count in msgspec.structs.asdict(other).items():
             setattr(self, name, getattr(self, name) + count)
 
-    def failure(self, request: PublishRequest) -> None:
-        """Count the messages of a publish that failed."""
-        self.failed += request.count
-        if request.maybe_stored:
-            self.uncertain += request.count
-
 
 class PublishRequest(msgspec.Struct, eq=False, kw_only=True):
     """A publish: one command of one or of many messages. ``producer.requests`` encodes it.

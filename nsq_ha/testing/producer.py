@@ -23,7 +23,7 @@ from nsq_ha.policy.sharding import Key, partition_for
 from nsq_ha.policy.topology import TopicMeta, TopicView
 from nsq_ha.producer.batch import as_list, at_position
 from nsq_ha.producer.lanes import NEEDS_PARTITIONS
-from nsq_ha.producer.messages import CheckedMessage, check_defer, check_message, check_size, compressing
+from nsq_ha.producer.messages import CheckedMessage, check_accepted, check_defer, check_message, compressing
 from nsq_ha.producer.producer import Producer
 from nsq_ha.producer.shell import ProducerShell
 from nsq_ha.stats import ProducerStats
@@ -226,7 +226,7 @@ class FakeProducer(Producer):
             raise ConfigError(f"defer= needs plain nsqd, and topic {topic!r} is extended")
         meta = TopicMeta(self._partition_num(topic), extend_support=is_extended)
         view = TopicView(topic, meta, {}, complete=True, exists=True)
-        check_size(view, len(checked.body), checked.ext, self.config.max_message_bytes)
+        check_accepted(view, checked, self.config.max_message_bytes)
 
     def _take(
         self, topic: str, message: OutgoingMessage, defer: float | None, *, in_batch: bool = False
