@@ -9,9 +9,9 @@ import pytest
 
 from nsq_ha import Backoff, Producer
 from nsq_ha.base import unexpected
+from nsq_ha.consumer.answers import Answering
 from nsq_ha.consumer.connecting import Connecting
 from nsq_ha.consumer.machine import ConsumerMachine
-from nsq_ha.consumer.returns import Returns
 from nsq_ha.consumer.source import Source
 from nsq_ha.consumer.subscriptions import Subscriptions
 from nsq_ha.engine import connection, lookups, servers
@@ -67,7 +67,7 @@ CONSUMER: Final[dict[str, tuple[object, str]]] = {
     "receiving": (Source, "arrived"),
     "arriving": (ConsumerMachine, "arrived"),
     "a subscribed connection": (Subscriptions, "subscribed"),
-    "joining": (Returns, "opened"),
+    "joining": (Answering, "opened"),
     "what is due": (ConsumerMachine, "tick"),
 }
 

@@ -12,11 +12,11 @@ from weakref import WeakKeyDictionary
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.threads import in_thread
+from nsq_ha.consumer.answers import CLOSED
 from nsq_ha.consumer.clock import LONGEST_RUN
 from nsq_ha.consumer.giving_up import checked_from
 from nsq_ha.consumer.inflight import Recipient, conn_of
 from nsq_ha.consumer.pause import PauseState
-from nsq_ha.consumer.returns import CLOSED
 from nsq_ha.errors import BodyError, ConfigError
 from nsq_ha.message import State
 from nsq_ha.policy.redelivery import requeue_delay

@@ -31,10 +31,10 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nsq_ha.consumer.answers import Answering
 from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.inflight import IN_TIME, WriteRequeue, conn_of, stamp_of
 from nsq_ha.consumer.pause import WHY, Pause
-from nsq_ha.consumer.returns import Returns
 from nsq_ha.consumer.subscriptions import Subscriptions
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message, State
@@ -63,7 +63,7 @@ class Flooded(NamedTuple):
     reason: RemoteProtocolError
 
 
-class ConsumerMachine(Returns):
+class ConsumerMachine(Answering):
     """The messages of one consumer.
 
     Args:

@@ -58,15 +58,12 @@ from nsq_ha.policy.tls_renewal import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.consumer.returns import Returns
+    from nsq_ha.consumer.answers import Answering
     from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
 SETTLED_INTERVALS: Final = SILENT_INTERVALS
-"""Heartbeat intervals after which a subscription counts as working."""
-
-LONGEST_SETTLING: Final = SETTLED
-"""Most seconds until it counts as working, even with long heartbeat intervals."""
+"""Heartbeat intervals after which a subscription counts as working; ``SETTLED`` seconds if they are longer."""
 
 _MUST_BE_ORDERED: Final = "E_SUB_ORDER_IS_MUST"
 
@@ -96,7 +93,7 @@ class Subscriptions:
         wake_at: When to call :meth:`tick`.
     """
 
-    def __init__(self, config: ConsumerConfig, topic: str, messages: Returns, chance: Callable[[], float]) -> None:
+    def __init__(self, config: ConsumerConfig, topic: str, messages: Answering, chance: Callable[[], float]) -> None:
         self.view: TopicView | None = None
         self.past: DeliveryCounts = DeliveryCounts()
         self.absence: Outage = Outage()
@@ -301,7 +298,7 @@ class Subscriptions:
             self._use(partition, conn, now)
             partition.failures = partition.short_lives
             interval = self._config.heartbeat_interval
-            partition.settled_at = now + min(SETTLED_INTERVALS * interval, LONGEST_SETTLING)
+            partition.settled_at = now + min(SETTLED_INTERVALS * interval, SETTLED)
             partition.counts.reconnects += partition.subscribed_at is not None
             partition.subscribed_at = now
             partition.trouble = None

@@ -1,7 +1,7 @@
 """How often a consumer touches the messages that its handlers still work on, so that nsqd does not deliver them again.
 
 nsqd requeues a message ``msg_timeout`` after its delivery or its last TOUCH, but a TOUCH keeps it at most
-``max_msg_timeout`` after its delivery. ``consumer.returns`` looks at all messages together, not one by one, since most
+``max_msg_timeout`` after its delivery. ``consumer.answers`` looks at all messages together, not one by one, since most
 of them are answered before their first look and so cost nothing.
 
 Source: server protocol 7; youzan/nsq ``nsqd/channel.go`` (``TouchMessage``).

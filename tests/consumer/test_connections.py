@@ -12,7 +12,6 @@ from nsq_ha.consumer.actions import ConnectionAction, LookUps, PartitionEvent, U
 from nsq_ha.consumer.answers import Said
 from nsq_ha.consumer.inflight import ReadPartition, Stage, Subscription
 from nsq_ha.consumer.machine import ConsumerMachine
-from nsq_ha.consumer.subscriptions import LONGEST_SETTLING
 from nsq_ha.errors import (
     AuthError,
     ChannelNotRegisteredError,
@@ -25,6 +24,7 @@ from nsq_ha.errors import (
     TopicNotExistError,
 )
 from nsq_ha.message import Message
+from nsq_ha.policy.connect_limit import SETTLED
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
@@ -145,7 +145,7 @@ def test_one_loss_after_a_long_life_is_followed_at_once_whatever_was_before(driv
         driven.subscriptions.lost(driven.subscribe(), LOST, driven.now)
         driven.after(driven.pauses())
     driven.subscribe()
-    driven.after(LONGEST_SETTLING)
+    driven.after(SETTLED)
     assert [each.what for each in driven.took(PartitionEvent)][-1] == "settled"
     driven.subscriptions.lost(driven.used(), LOST, driven.now)
     assert driven.pauses() == pytest.approx(0.1)
@@ -174,7 +174,7 @@ def test_what_lasts_is_warned_about_and_its_end_is_reported(driven: Driven) -> N
     warned = [each for each in driven.took(PartitionEvent) if each.what == "failed" and each.outage]
     assert len(warned) == 1
     driven.subscribe()
-    driven.after(LONGEST_SETTLING)
+    driven.after(SETTLED)
     assert driven.took(PartitionEvent)[-1].outage is not None
     assert driven.part.outage.began_at is None
 

@@ -73,7 +73,7 @@ async def test_a_partition_that_stalls_and_recovers(
     stage: Stage, found: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timing, "FIRST_WARNING", 0.5)
-    monkeypatch.setattr(subscriptions, "LONGEST_SETTLING", 0.5)
+    monkeypatch.setattr(subscriptions, "SETTLED", 0.5)
     async with stage.consumer(on_event=found.append, lookup_interval=0.1):
         await stage.nsqd.stop()
         await eventually(lambda: found.of(Stalled))

@@ -22,7 +22,7 @@ SOON = 0.2
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warn after a fraction of the real five seconds."""
     monkeypatch.setattr(timing, "FIRST_WARNING", SOON)
-    monkeypatch.setattr(subscriptions, "LONGEST_SETTLING", 0.5)
+    monkeypatch.setattr(subscriptions, "SETTLED", 0.5)
 
 
 def warnings(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
