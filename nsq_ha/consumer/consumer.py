@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, Final, Self, Unpack
 
 from nsq_ha.base.clock import monotonic
-from nsq_ha.consumer.closing import drain
 from nsq_ha.consumer.connecting import CUT_OFF_TIMEOUT, Connecting
 from nsq_ha.consumer.giving_up import GiveUpPublisher
 from nsq_ha.consumer.handing import Hands, Messages
@@ -256,7 +255,7 @@ class Consumer(SingleUseClient):
         try:
             try:
                 async with asyncio.timeout_at(deadline):
-                    await drain(self._shell)
+                    await self._shell.drained()
             except TimeoutError:
                 log.warning("%s: closed with messages unanswered: %s", self._name, self._unanswered_by_nsqd())
                 await self._cut_off(max(began + CUT_OFF_TIMEOUT - loop.time(), 0.0))

@@ -28,6 +28,7 @@ from nsq_ha.engine.loops import Alarm
 from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.events import BackoffChanged, FinishedAgain
+from nsq_ha.message import State
 from nsq_ha.policy.timing import Rarely
 from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_ready, encode_req, encode_touch
 
@@ -366,6 +367,29 @@ class ConsumerShell:
         self.is_watched = True
         self.closing.set()
         self.wake()
+
+    async def drained(self) -> None:
+        """Return the messages that nobody will answer, after :meth:`close`, and wait until the rest is answered.
+
+        Nobody will answer those that were not handed out, and those of a task that leaves or has ended. A running
+        handler or task may answer what it holds. If cancelled, this stops waiting for answers.
+        """
+        machine = self.machine
+        while not machine.subscriptions.are_stopped:
+            self.changed.clear()
+            await self.changed.wait()
+        waits = bool(machine.handed_out() or machine.in_state(State.GIVING_UP))
+        machine.return_left(monotonic(), waits=waits)
+        for message in machine.in_state(State.QUEUED):
+            machine.hand_back(message, monotonic(), waits=waits)
+        while True:
+            self.drain()
+            may_answer = machine.is_run or machine.in_state(State.GIVING_UP) or machine.handed_out()
+            if not machine.unanswered or not may_answer:
+                return
+            self.changed.clear()
+            await self.changed.wait()
+            machine.return_left(monotonic())
 
     def end(self) -> None:
         """Forget all messages: their answers come too late from now on."""
