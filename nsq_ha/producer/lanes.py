@@ -72,7 +72,7 @@ class Lanes(ABC):
         self.topics: dict[str, ProducerTopic] = {}
         self.nsqds: dict[str, NsqdHealth] = {}
         self.conns: dict[ProducerConn, None] = {}
-        self.past = PublishCounts()
+        self.past: PublishCounts = PublishCounts()
         self.pending: dict[float, dict[PublishRequest, None]] = {}
         self.dirty: dict[Lane, None] = {}
         self.finished: list[PublishRequest] = []

@@ -10,7 +10,7 @@ from nsq_ha import admin
 from nsq_ha.options.environment import admin_from_env
 from nsq_ha.options.keywords import AdminOptions
 from nsq_ha.options.types import TlsConfig
-from nsq_ha.sync.facade import Facade, waits
+from nsq_ha.sync.facade import Facade, method, waits
 
 _QUESTIONS: Final = 30
 """Questions that a call without a time limit asks one after the other, at most."""
@@ -42,30 +42,83 @@ class AdminClient(Facade[admin.AdminClient]):
         """Create a client from the environment, see :meth:`nsq_ha.admin.AdminClient.from_env`."""
         return cls(**admin_from_env(overrides))
 
-    create_topic = waits(admin.AdminClient.create_topic)
-    delete_topic = waits(admin.AdminClient.delete_topic)
-    update_topic = waits(admin.AdminClient.update_topic)
-    pause_topic = waits(admin.AdminClient.pause_topic)
-    unpause_topic = waits(admin.AdminClient.unpause_topic)
-    empty_topic = waits(admin.AdminClient.empty_topic)
-    expand = waits(admin.AdminClient.expand)
-    channels = waits(admin.AdminClient.channels)
-    create_channel = waits(admin.AdminClient.create_channel)
-    delete_channel = waits(admin.AdminClient.delete_channel)
-    pause_channel = waits(admin.AdminClient.pause_channel)
-    unpause_channel = waits(admin.AdminClient.unpause_channel)
-    skip_channel = waits(admin.AdminClient.skip_channel)
-    unskip_channel = waits(admin.AdminClient.unskip_channel)
-    empty_channel = waits(admin.AdminClient.empty_channel)
-    reset_channel = waits(admin.AdminClient.reset_channel)
-    set_offset = waits(admin.AdminClient.set_offset)
-    move_leader = waits(admin.AdminClient.move_leader)
-    stats = waits(admin.AdminClient.stats)
-    describe = waits(admin.AdminClient.describe)
-    topics = waits(admin.AdminClient.topics)
-    cluster = waits(admin.AdminClient.cluster)
-    tombstone_node = waits(admin.AdminClient.tombstone_node)
-    restore_node = waits(admin.AdminClient.restore_node)
-    find_message = waits(admin.AdminClient.find_message)
-    nodes = waits(admin.AdminClient.nodes)
-    look = waits(admin.AdminClient.look)
+    @method(waits(admin.AdminClient.create_topic))
+    def create_topic(self) -> None: ...
+
+    @method(waits(admin.AdminClient.delete_topic))
+    def delete_topic(self) -> None: ...
+
+    @method(waits(admin.AdminClient.update_topic))
+    def update_topic(self) -> None: ...
+
+    @method(waits(admin.AdminClient.pause_topic))
+    def pause_topic(self) -> None: ...
+
+    @method(waits(admin.AdminClient.unpause_topic))
+    def unpause_topic(self) -> None: ...
+
+    @method(waits(admin.AdminClient.empty_topic))
+    def empty_topic(self) -> None: ...
+
+    @method(waits(admin.AdminClient.expand))
+    def expand(self) -> None: ...
+
+    @method(waits(admin.AdminClient.channels))
+    def channels(self) -> None: ...
+
+    @method(waits(admin.AdminClient.create_channel))
+    def create_channel(self) -> None: ...
+
+    @method(waits(admin.AdminClient.delete_channel))
+    def delete_channel(self) -> None: ...
+
+    @method(waits(admin.AdminClient.pause_channel))
+    def pause_channel(self) -> None: ...
+
+    @method(waits(admin.AdminClient.unpause_channel))
+    def unpause_channel(self) -> None: ...
+
+    @method(waits(admin.AdminClient.skip_channel))
+    def skip_channel(self) -> None: ...
+
+    @method(waits(admin.AdminClient.unskip_channel))
+    def unskip_channel(self) -> None: ...
+
+    @method(waits(admin.AdminClient.empty_channel))
+    def empty_channel(self) -> None: ...
+
+    @method(waits(admin.AdminClient.reset_channel))
+    def reset_channel(self) -> None: ...
+
+    @method(waits(admin.AdminClient.set_offset))
+    def set_offset(self) -> None: ...
+
+    @method(waits(admin.AdminClient.move_leader))
+    def move_leader(self) -> None: ...
+
+    @method(waits(admin.AdminClient.stats))
+    def stats(self) -> None: ...
+
+    @method(waits(admin.AdminClient.describe))
+    def describe(self) -> None: ...
+
+    @method(waits(admin.AdminClient.topics))
+    def topics(self) -> None: ...
+
+    @method(waits(admin.AdminClient.cluster))
+    def cluster(self) -> None: ...
+
+    @method(waits(admin.AdminClient.tombstone_node))
+    def tombstone_node(self) -> None: ...
+
+    @method(waits(admin.AdminClient.restore_node))
+    def restore_node(self) -> None: ...
+
+    @method(waits(admin.AdminClient.find_message))
+    def find_message(self) -> None: ...
+
+    @method(waits(admin.AdminClient.nodes))
+    def nodes(self) -> None: ...
+
+    @method(waits(admin.AdminClient.look))
+    def look(self) -> None: ...

@@ -20,7 +20,7 @@ from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.process import loop_thread
 from nsq_ha.process.loop_thread import AsyncCall, Portal
 from nsq_ha.process.signals import check_main_thread, wait_here
-from nsq_ha.sync.facade import Facade, client_of, described, does, reads, waits
+from nsq_ha.sync.facade import Facade, client_of, described, does, method, reads, waits
 from nsq_ha.sync.producer import Producer
 from nsq_ha.sync.taking import Handle, ThreadedConsumer, ThreadTaker, is_called_by
 
@@ -106,13 +106,26 @@ class Consumer(Facade[ThreadedConsumer]):
         run = partial(engine.run, handler, concurrency=concurrency, install_signal_handlers=install_signal_handlers)
         wait_here(portal, run, engine.signals(portal.loop) if install_signal_handlers else None)
 
-    run = described(_run, nsq_ha.Consumer.run)
-    wait_ready = waits(nsq_ha.Consumer.wait_ready)
-    stats = reads(nsq_ha.Consumer.stats)
-    health = reads(nsq_ha.Consumer.health)
-    wait_subscribed = waits(nsq_ha.Consumer.wait_subscribed)
-    set_max_in_flight = does(nsq_ha.Consumer.set_max_in_flight)
-    set_max_rate = does(nsq_ha.Consumer.set_max_rate)
+    @method(described(_run, nsq_ha.Consumer.run))
+    def run(self) -> None: ...
+
+    @method(waits(nsq_ha.Consumer.wait_ready))
+    def wait_ready(self) -> None: ...
+
+    @method(reads(nsq_ha.Consumer.stats))
+    def stats(self) -> None: ...
+
+    @method(reads(nsq_ha.Consumer.health))
+    def health(self) -> None: ...
+
+    @method(waits(nsq_ha.Consumer.wait_subscribed))
+    def wait_subscribed(self) -> None: ...
+
+    @method(does(nsq_ha.Consumer.set_max_in_flight))
+    def set_max_in_flight(self) -> None: ...
+
+    @method(does(nsq_ha.Consumer.set_max_rate))
+    def set_max_rate(self) -> None: ...
 
     @property
     def is_healthy(self) -> bool:
@@ -173,14 +186,16 @@ class Consumer(Facade[ThreadedConsumer]):
                 raise
             raise TimeoutError(f"{self.topic}/{self.channel}: no message came within {limit:g} s") from None
 
-    get = described(_get, nsq_ha.Consumer.get, returns=Message)
+    @method(described(_get, nsq_ha.Consumer.get, returns=Message))
+    def get(self) -> None: ...
 
     def _batches(self, max_messages: int = 100, max_wait: float = 1.0) -> Iterator[Batch]:
         self._client.batches(max_messages, max_wait)  # checks the arguments, and warns
         # Not a generator: each thread that uses it gets batches of its own, at the same time.
         return iter(lambda: self._taker("batches").take_batch(max_messages, max_wait), None)
 
-    batches = described(_batches, nsq_ha.Consumer.batches, returns=Iterator[Batch])
+    @method(described(_batches, nsq_ha.Consumer.batches, returns=Iterator[Batch]))
+    def batches(self) -> None: ...
 
     def _taker(self, call: str) -> ThreadTaker:
         """Return what takes messages for this thread.

@@ -1,6 +1,6 @@
 """Turns an async client into one for threads: its methods wait, and start it when it is first used.
 
-A client for threads lists the methods of the async one, each ``publish = waits(Producer.publish)``. Names, signatures,
+A client for threads lists the methods of the async one, each ``@method(waits(Producer.publish))``. Names, signatures,
 types and docstrings come from there; nothing is written twice.
 
 The invariants: any number of threads may use one client at the same time; a client that failed to start leaves
@@ -43,6 +43,7 @@ START_LIMIT: Final = 10.0
 MOMENT: Final = 2.0
 """Seconds beyond the limit of a call after which its thread no longer waits for the event loop, which watches it."""
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 
@@ -304,6 +305,15 @@ def reads(
         return bound(*args, **kwargs)
 
     return described(call, method)
+
+
+def method(function: _Method) -> Callable[[Callable[..., None]], _Method]:
+    """Return a decorator that puts ``function`` in the place of a stub, so that type checkers see a method there."""
+
+    def place(stub: Callable[..., None]) -> _Method:
+        return function
+
+    return place
 
 
 def described(

@@ -87,6 +87,7 @@ class Outstanding:
         self._begun_bytes = 0
         self._ended_bytes = 0
         self._counting = RLock()
+        self._none_left = asyncio.Event()
         self._last_end = 0.0  # when the last one has ended, unless something blocks the loop
 
     def begin(self, portal: Portal, publish: AsyncCall[Receipt], body: object, limit: float) -> PublishFuture:
@@ -127,6 +128,8 @@ class Outstanding:
         self._ended_bytes += future.size
         if has_failed and not future.was_seen:
             self._failed.append(future)
+        if not self._futures:
+            self._none_left.set()
         if self._waiters and not self._is_full():
             while self._waiters:
                 self._waiters.popleft().release()
@@ -148,8 +151,9 @@ class Outstanding:
         """Wait until no publish is under way, but no longer than ``timeout`` seconds (in the loop)."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while under_way := [asyncio.wrap_future(each) for each in self._futures.copy()]:
-                    await asyncio.wait(under_way)
+                while self._futures:
+                    self._none_left.clear()
+                    await self._none_left.wait()
 
     def warn(self) -> None:
         """Log the errors that nobody has seen."""

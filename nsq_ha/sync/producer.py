@@ -19,7 +19,7 @@ from nsq_ha.options.config import ProducerConfig
 from nsq_ha.options.environment import config_from_env
 from nsq_ha.options.keywords import ProducerOptions
 from nsq_ha.options.language import Bytes, option
-from nsq_ha.sync.facade import Facade, check_thread, described, reads, waits
+from nsq_ha.sync.facade import Facade, check_thread, described, method, reads, waits
 from nsq_ha.sync.outstanding import Outstanding
 
 _P = ParamSpec("_P")
@@ -104,12 +104,23 @@ class Producer(Facade[nsq_ha.Producer]):
         """Create a producer from the environment, see :meth:`nsq_ha.Producer.from_env`."""
         return cls(config=config_from_env(ProducerConfig, overrides), max_pending_bytes=max_pending_bytes)
 
-    publish = waits(nsq_ha.Producer.publish)
-    publish_many = waits(nsq_ha.Producer.publish_many)
-    wait_ready = waits(nsq_ha.Producer.wait_ready)
-    stats = reads(nsq_ha.Producer.stats)
-    health = reads(nsq_ha.Producer.health)
-    publish_nowait = _without_waiting(nsq_ha.Producer.publish)
+    @method(waits(nsq_ha.Producer.publish))
+    def publish(self) -> None: ...
+
+    @method(waits(nsq_ha.Producer.publish_many))
+    def publish_many(self) -> None: ...
+
+    @method(waits(nsq_ha.Producer.wait_ready))
+    def wait_ready(self) -> None: ...
+
+    @method(reads(nsq_ha.Producer.stats))
+    def stats(self) -> None: ...
+
+    @method(reads(nsq_ha.Producer.health))
+    def health(self) -> None: ...
+
+    @method(_without_waiting(nsq_ha.Producer.publish))
+    def publish_nowait(self) -> None: ...
 
     @property
     def is_healthy(self) -> bool:
