@@ -342,7 +342,7 @@ class Flow:
             wanted = self._wanted(live, now)
         else:
             wanted = self._wanted_for_test(live, now, is_test=is_test)
-            limit = min(self._fitting, sum(in_flight.values()) + 1)
+            limit = min(self._fitting - replaced, sum(in_flight.values()) + 1)
         plan = ready.plan(limit, {p: conn.ready for p, conn in live.items()}, in_flight, wanted)
         for partition, count in (*plan.lower.items(), *plan.raised.items()):
             conn = live[partition]

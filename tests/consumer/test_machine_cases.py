@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nsq_ha import Backoff
 from nsq_ha.consumer import choice
 from nsq_ha.consumer.answers import FinishedCopy, HasFailed, Said
 from nsq_ha.consumer.inflight import Recipient, WriteFinish, WriteRequeue
@@ -302,6 +303,34 @@ def test_a_rate_below_one_in_a_message_timeout_asks_just_before_the_turn() -> No
         driven.now += 0.5
     assert 1 <= taken <= 4
     assert flow.limited_seconds > 0.0
+
+
+def test_a_test_after_failures_waits_for_what_a_replaced_connection_still_holds() -> None:
+    driven = reading(handler_backoff=Backoff(1.0, 1.0, jitter=0.0))
+    first = driven.used()
+    arrive(driven, message_of(driven), message_of(driven, 2))
+    driven.machine.was_requeued(failed := take(driven), None, driven.now)
+    driven.machine.requeue(failed, None, driven.now)
+    held = take(driven)
+    arrive(driven, message_of(driven, 3))
+    driven.machine.was_requeued(failed := take(driven), None, driven.now)
+    driven.machine.requeue(failed, None, driven.now)
+    driven.machine.set_max_in_flight(1, driven.now)
+    first.lifetime = Lifetime(driven.now - 3.0, 5.0, 0.0)
+    driven.subscriptions.tick(driven.now)
+    second = driven.subscribe()
+    driven.subscriptions.stopped(first, driven.now)
+    driven.now += 1.5
+    driven.machine.tick(driven.now, is_awaited=True)
+    driven.machine.flow.share(driven.now)
+    assert driven.machine.pause.wants_test
+    assert second.ready == 0
+    held.answered = True
+    driven.machine.finish(first, held)
+    driven.machine.written(first, driven.now)
+    driven.machine.settle(driven.now)
+    driven.machine.tick(driven.now, is_awaited=True)
+    assert second.ready == 1
 
 
 def test_nothing_is_asked_for_after_the_end() -> None:
