@@ -67,12 +67,10 @@ class _Given(NamedTuple):
     is_text: bool = False
 
 
-class _Parts(dict[str, _Given]):
-    """What a source gives for an option that consists of several, such as ``tls``."""
-
-
 _Layer = dict[str, _Given]
-"""What one source gives, by the names of options."""
+"""What one source gives, by the names of options, and of the parts of those that consist of several (``tls.ca_file``).
+
+The name of such an option itself has what turns it on or off."""
 
 
 # ---------------------------------------------------------------- of this process
@@ -186,29 +184,31 @@ def settings_of(
     """
     merged: _Layer = {}
     for layer in (*_of_document(kind, toml, shown(file)[1:-1]), _of_environ(environ)):
-        if _EITHER & layer.keys():
-            merged = {name: given for name, given in merged.items() if name not in _EITHER}
-        for name, given in layer.items():
-            weaker = merged[name].value if name in merged else None
-            has_parts = isinstance(given.value, _Parts) and isinstance(weaker, _Parts)
-            merged[name] = given._replace(value=_Parts(weaker | given.value)) if has_parts else given
+        names = set(map(_option_of, layer))
+        replaced = names | _EITHER if names & _EITHER else names
+        off = {name for name, given in layer.items() if not _is_on(given)}
+        weaker = {path: given for path, given in merged.items() if path not in replaced and _option_of(path) not in off}
+        merged = weaker | layer
     settings, known = Settings({}, {}), declared(kind)
-    for name, given in merged.items():
+    for name in dict.fromkeys(map(_option_of, merged)):
         if name in known:
-            settings.options[name], settings.places[name] = _read(known[name], given)
+            settings.options[name], settings.places[name] = _read(known[name], merged)
     return settings
 
 
-def _read(option: Option, given: _Given) -> tuple[object, str]:
+def _option_of(path: str) -> str:
+    return path.partition(".")[0]
+
+
+def _read(option: Option, layer: _Layer) -> tuple[object, str]:
     """Return the value of an option, and where it stands."""
-    if option.group is None:
-        return _value(option, given), given.place
-    if not isinstance(given.value, _Parts):
-        _check_off(option, given)
-        return None, given.place
-    place = ", ".join(each.place for each in given.value.values()) or given.place
+    single = layer.get(option.name)
+    if single is not None and not (option.group and _is_on(single) and (option.may_be_none or single.value == {})):
+        return _value(option, single), single.place
     fields = declared(option.group)
-    values = {part: _value(fields[part], each) for part, each in given.value.items()}
+    given = {part: layer[path] for part in fields if (path := f"{option.name}.{part}") in layer}
+    place = ", ".join(each.place for each in given.values()) or layer[option.name].place
+    values = {part: _value(fields[part], each) for part, each in given.items()}
     try:
         found = option.group(**values) if option.default is None else dataclasses.replace(option.default, **values)
     except ConfigError as error:
@@ -218,22 +218,24 @@ def _read(option: Option, given: _Given) -> tuple[object, str]:
 
 def _value(option: Option, given: _Given) -> Any:  # noqa: ANN401 - of any option
     """Return the value that a source gives. TOML has no null, so an empty text means None."""
-    if given.value == "" and option.may_be_none:
+    if option.may_be_none and (given.value == "" or (option.group and _flag(given) is False)):
         return None
-    return (option.from_text if given.is_text else option.from_file)(given.value, given.place)
-
-
-def _check_off(option: Option, given: _Given) -> None:
-    """Refuse a single value for an option that consists of several, unless it turns the option off."""
-    if option.may_be_none and (given.value is None or given.value is False):
-        return
+    if option.group is None:
+        return (option.from_text if given.is_text else option.from_file)(given.value, given.place)
     parts = list(declared(option.group))
-    if given.is_text:
-        names = ", ".join(_variable(f"{option.name}.{part}") for part in parts)
-        wanted = f"has no value of its own: set {names}"
-    else:
+    names = ", ".join(_variable(f"{option.name}.{part}") for part in parts)
+    wanted = f"has no value of its own: set {names}"
+    if not given.is_text:
         wanted = f"must be a table with any of {', '.join(parts)}"
     raise ConfigError(f"{given.place} {wanted}{', or true or false' if option.may_be_none else ''}")
+
+
+def _is_on(given: _Given) -> bool:
+    return given.value == {} or _flag(given) is True
+
+
+def _flag(given: _Given) -> object:
+    return FLAGS.get(given.value.lower()) if isinstance(given.value, str) else given.value
 
 
 # ---------------------------------------------------------------- sources
@@ -254,28 +256,13 @@ def _variable(path: str) -> str:
     return PREFIX + path.replace(".", "_").upper()
 
 
-def _whole(option: Option, value: object) -> object:
-    """Return a single value; for an option that consists of several, whether it is on, or none of its parts."""
-    if option.group is None:
-        return value
-    if isinstance(value, str):
-        value = FLAGS.get(value.lower(), value or None)
-    return _Parts() if value is True and option.may_be_none else value
-
-
 def _of_environ(environ: Mapping[str, str]) -> _Layer:
-    options, layer = _all_options(), _Layer()
-    known = {_variable(path): path for path in _paths(options)}
+    layer, known = _Layer(), {_variable(path): path for path in _paths(_all_options())}
     for variable, text in environ.items():
-        if variable not in known:
+        if variable in known:
+            layer[known[variable]] = _Given(text, variable, is_text=True)
+        else:
             _check_unknown(variable, known)
-            continue
-        name, _, part = known[variable].partition(".")
-        value = _Parts({part: _Given(text, variable, is_text=True)}) if part else _whole(options[name], text)
-        before = layer[name].value if name in layer else _Parts()
-        if isinstance(value, _Parts):  # a switch that is off wins over parts
-            value = _Parts(before | value) if isinstance(before, _Parts) else before
-        layer[name] = _Given(value, variable, is_text=True)
     return layer
 
 
@@ -315,16 +302,13 @@ def _of_table(table: dict[str, Any], options: Mapping[str, Option], before: str,
     layer = _Layer()
     known = list(_paths(options))
     for key, value in table.items():
-        option = options.get(key)
-        is_group = option is not None and option.group is not None and isinstance(value, dict)
-        given = {f"{key}.{part}": each for part, each in value.items()} if is_group else {key: value}
-        for path in given:
+        is_group = key in options and options[key].group is not None and isinstance(value, dict) and value
+        for path, each in (
+            {f"{key}.{part}": each for part, each in value.items()}.items() if is_group else ((key, value),)
+        ):
             if path not in known:
                 hint = did_you_mean(path, (*known, *(() if before else _TABLES)))
                 hint = hint or f"; known are: {', '.join(sorted(known))}"
                 raise ConfigError(f"unknown option {shown(before + path)} in {file}{hint}")
-        parts = _Parts(
-            {path.partition(".")[2]: _Given(each, f"{before}{path} in {file}") for path, each in given.items()}
-        )
-        layer[key] = _Given(parts if is_group else _whole(options[key], value), f"{before}{key} in {file}")
+            layer[path] = _Given(each, f"{before}{path} in {file}")
     return layer
