@@ -198,7 +198,8 @@ class ServerError(NsqError):
 
     def _text(self) -> str:
         """Return the text to show."""
-        return f"{self.code} {self.detail}".strip()
+        text, hint = f"{self.code} {self.detail}".strip(), _HINTS.get(self.code)
+        return text if hint is None else f"{text}: {hint}"
 
 
 def _printable(text: str) -> str:
@@ -271,10 +272,6 @@ class TlsRequiredError(ServerError):
 class SubscribeRefusedError(ServerError):
     """The subscription does not fit the kind of the topic; the text says what to change."""
 
-    def _text(self) -> str:
-        hint = _SUBSCRIBE_HINTS.get(self.code)
-        return super()._text() if hint is None else f"{super()._text()}: {hint}"
-
 
 class ChannelNotRegisteredError(SubscribeRefusedError):
     """The topic does not create channels automatically: register the channel at the nsqlookupd first."""
@@ -286,10 +283,6 @@ class AuthError(ServerError):
     The first refusal is final. A client whose secret the cluster has accepted before keeps trying: nsqd refuses a
     correct secret with the same words while its auth server does not answer.
     """
-
-    def _text(self) -> str:
-        hint = ": the secret is wrong, or nsqd's auth server does not answer" if self.code == "E_AUTH_FAILED" else ""
-        return super()._text() + hint
 
 
 class NotInFlightError(ServerError):
@@ -330,8 +323,9 @@ _REFUSED_BECAUSE: Final = MappingProxyType(
 )
 """Maps the beginning of the server's reason to its meaning."""
 
-_SUBSCRIBE_HINTS: Final = MappingProxyType(
+_HINTS: Final = MappingProxyType(
     {
+        "E_AUTH_FAILED": "the secret is wrong, or nsqd's auth server does not answer",
         "E_SUB_ORDER_IS_MUST": "the topic is ordered, read it with lookupd= and ordered='auto' or ordered=True",
         "E_SUB_EXTEND_NEED": "the topic is extended, read it with lookupd=, since nsqd= cannot",
         "E_SUB_EXTEND_FORBIDDON": "the topic is no longer extended, it must be looked up again",
@@ -344,40 +338,35 @@ _SUBSCRIBE_HINTS: Final = MappingProxyType(
 
 SERVER_ERRORS: Final[Mapping[str, type[ServerError]]] = MappingProxyType(
     {
-        "E_FAILED_ON_NOT_LEADER": NotLeaderError,
-        "E_FAILED_ON_NOT_WRITABLE": NotWritableError,
-        "E_TOPIC_NOT_EXIST": TopicNotExistError,
-        "E_PUB_FAILED": PublishFailedError,
-        "E_MPUB_FAILED": PublishFailedError,
-        "E_DPUB_FAILED": PublishFailedError,
-        "E_PUB_TOO_MUCH_WAITING": OverloadedError,
-        "E_SUB_FAILED": OverloadedError,
-        "E_BAD_MESSAGE": MessageRefusedError,
-        "E_BAD_BODY": MessageRefusedError,
-        "E_EXT_NOT_SUPPORT": MessageRefusedError,
-        "E_INVALID_JSON_HEADER": MessageRefusedError,
-        "INVALID_TRACE_ID": MessageRefusedError,
-        "E_BAD_TAG": MessageRefusedError,
-        "E_BAD_TOPIC": BadNameError,
-        "E_BAD_CHANNEL": BadNameError,
-        "E_BAD_PARTITION": BadNameError,
-        "E_INVALID": InvalidCommandError,
-        "E_BAD_PROTOCOL": InvalidCommandError,
-        "E_IDENTIFY_FAILED": InvalidCommandError,
-        "E_CREATE_TOPIC_FAILED": InvalidCommandError,
-        "E_BAD_EXT": InvalidCommandError,
-        "E_SUB_ORDER_IS_MUST": SubscribeRefusedError,
-        "E_SUB_EXTEND_NEED": SubscribeRefusedError,
-        "E_SUB_EXTEND_FORBIDDON": SubscribeRefusedError,
-        "E_SUB_CHANNEL_NOT_REGISTERED": ChannelNotRegisteredError,
-        "E_AUTH_DISABLED": AuthError,
-        "E_AUTH_FAILED": AuthError,
-        "E_AUTH_FIRST": AuthError,
-        "E_AUTH_ERROR": AuthError,
-        "E_UNAUTHORIZED": AuthError,
-        "E_FIN_FAILED": NotInFlightError,
-        "E_REQ_FAILED": NotInFlightError,
-        "E_TOUCH_FAILED": NotInFlightError,
+        code: kind
+        for kind, codes in {
+            NotLeaderError: ("E_FAILED_ON_NOT_LEADER",),
+            NotWritableError: ("E_FAILED_ON_NOT_WRITABLE",),
+            TopicNotExistError: ("E_TOPIC_NOT_EXIST",),
+            PublishFailedError: ("E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"),
+            OverloadedError: ("E_PUB_TOO_MUCH_WAITING", "E_SUB_FAILED"),
+            MessageRefusedError: (
+                "E_BAD_MESSAGE",
+                "E_BAD_BODY",
+                "E_EXT_NOT_SUPPORT",
+                "E_INVALID_JSON_HEADER",
+                "INVALID_TRACE_ID",
+                "E_BAD_TAG",
+            ),
+            BadNameError: ("E_BAD_TOPIC", "E_BAD_CHANNEL", "E_BAD_PARTITION"),
+            InvalidCommandError: (
+                "E_INVALID",
+                "E_BAD_PROTOCOL",
+                "E_IDENTIFY_FAILED",
+                "E_CREATE_TOPIC_FAILED",
+                "E_BAD_EXT",
+            ),
+            SubscribeRefusedError: ("E_SUB_ORDER_IS_MUST", "E_SUB_EXTEND_NEED", "E_SUB_EXTEND_FORBIDDON"),
+            ChannelNotRegisteredError: ("E_SUB_CHANNEL_NOT_REGISTERED",),
+            AuthError: ("E_AUTH_DISABLED", "E_AUTH_FAILED", "E_AUTH_FIRST", "E_AUTH_ERROR", "E_UNAUTHORIZED"),
+            NotInFlightError: ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"),
+        }.items()
+        for code in codes
     }
 )
 """Maps the code of an error frame to its class; other codes are a plain :class:`ServerError`."""

@@ -99,39 +99,12 @@ def log_publish(receipt: Receipt, began_ns: int) -> None:
         began_ns: When the publish was called, in nanoseconds since the epoch. The answer may be
             processed after the delivery, so its time would give a negative latency.
     """
-    _write(
-        {
-            "event": "publish",
-            "time_ns": began_ns,
-            "acknowledged_ns": time.time_ns(),
-            "topic": receipt.topic,
-            "partition": receipt.partition,
-            "internal_id": receipt.internal_id,
-            "trace_id": receipt.trace_id,
-            "offset": receipt.offset,
-            "attempt": receipt.attempts,
-            "nsqd": receipt.nsqd,
-        }
-    )
+    _write("publish", receipt, began_ns, "acknowledged_ns", time.time_ns())
 
 
 def log_message(event: str, message: Message) -> None:
     """Write the line of a ``delivery``, ``finish`` or ``requeue``; the caller has checked the switch."""
-    source = message.source
-    _write(
-        {
-            "event": event,
-            "time_ns": time.time_ns(),
-            "topic": source.topic,
-            "partition": source.partition,
-            "channel": source.channel,
-            "internal_id": message.internal_id,
-            "trace_id": message.trace_id,
-            "offset": message.offset,
-            "attempt": message.attempts,
-            "nsqd": source.nsqd,
-        }
-    )
+    _write(event, message, time.time_ns(), "channel", message.source.channel)
 
 
 @contextlib.contextmanager
@@ -205,5 +178,17 @@ class _Files:
 _files: Final = _Files()
 
 
-def _write(line: dict[str, object]) -> None:
-    log.info("%s", json.dumps(line, separators=(",", ":")), extra={"topic": line["topic"]})
+def _write(event: str, found: Receipt | Message, time_ns: int, key: str, value: object) -> None:
+    line = {
+        "event": event,
+        "time_ns": time_ns,
+        key: value,
+        "topic": found.topic,
+        "partition": found.partition,
+        "internal_id": found.internal_id,
+        "trace_id": found.trace_id,
+        "offset": found.offset,
+        "attempt": found.attempts,
+        "nsqd": found.nsqd,
+    }
+    log.info("%s", json.dumps(line, separators=(",", ":")), extra={"topic": found.topic})

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import cramjam
 import snappy
@@ -31,16 +31,6 @@ event loop some 20 ms."""
 _RAW: Final = -zlib.MAX_WBITS
 _STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 _MAX_CHUNK: Final = 4 + 65536 + 65536 // 6 + 32  # checksum and the worst case of snappy
-
-
-class Codec(Protocol):
-    """Compression of one connection, in both directions."""
-
-    def compress(self, data: bytes) -> bytes:
-        """Return ``data`` compressed and flushed."""
-
-    def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Yield the decompressed data piece by piece, so that a caller holds little of it."""
 
 
 class DeflateCodec:
@@ -74,9 +64,6 @@ class DeflateCodec:
             data = self._in.unconsumed_tail
             if self._in.eof or (not data and len(output) < PIECE_BYTES):  # at the end zlib does not clear that tail
                 break
-        self._check_end()
-
-    def _check_end(self) -> None:
         if self._in.unused_data:
             raise RemoteProtocolError("deflate stream continues after its end")
 
@@ -86,7 +73,6 @@ class SnappyCodec:
 
     def __init__(self) -> None:
         self._out = snappy.StreamCompressor()
-        self._expander = snappy.StreamDecompressor
         self._tail = bytearray()
 
     def compress(self, data: bytes) -> bytes:
@@ -113,16 +99,17 @@ class SnappyCodec:
                     break
                 chunk = bytes(tail[position:stop])
                 position = stop
-                if block := self._expand(chunk):
+                try:
+                    # The library checks the chunk and its checksum. Each one is a stream of its own to it,
+                    # since a decoder keeps earlier data.
+                    block = snappy.StreamDecompressor().decompress(_STREAM_IDENTIFIER + chunk)
+                except (OSError, cramjam.DecompressionError, snappy.UncompressError) as error:
+                    raise RemoteProtocolError(f"snappy stream is damaged: {error}") from error
+                if block:
                     yield block
         finally:
             del tail[:position]
 
-    def _expand(self, chunk: bytes) -> bytes:
-        try:
-            # The library checks the chunk and its checksum. Each one is a stream of its own to it,
-            # since a decoder keeps earlier data.
-            block: bytes = self._expander().decompress(_STREAM_IDENTIFIER + chunk)
-        except (OSError, cramjam.DecompressionError, snappy.UncompressError) as error:
-            raise RemoteProtocolError(f"snappy stream is damaged: {error}") from error
-        return block
+
+Codec = DeflateCodec | SnappyCodec
+"""Compression of one connection, in both directions."""

@@ -171,12 +171,7 @@ def encode_pub_trace(topic: str, partition: int | None, trace_id: int, body: byt
 
     Source: server protocol 6; ``protocol_v2.go`` ``internalPubExtAndTrace``.
     """
-    if type(body) is not bytes:
-        body = as_bytes("message body", body)
-    size = 8 + len(body)
-    if not 8 < size <= MAX_SIZE:
-        raise refuse_size("traced message body", size - 8, MAX_SIZE - 8)
-    return _head("PUB_TRACE", topic, partition) + _SIZE_TRACE.pack(size, _check_trace_id(trace_id)) + body
+    return _head("PUB_TRACE", topic, partition) + _traced_message(trace_id, body)
 
 
 def encode_pub_ext(topic: str, partition: int | None, ext: bytes, body: bytes) -> bytes:
@@ -305,14 +300,8 @@ def encode_mpub_trace(topic: str, partition: int | None, messages: Iterable[tupl
 
     Source: server protocol 6; ``protocol_v2.go`` ``readMPUBEXT``.
     """
-    parts: list[bytes] = []
-    for trace_id, given in messages:
-        body = given if type(given) is bytes else as_bytes("message body", given)
-        size = 8 + len(body)
-        if not 8 < size <= MAX_SIZE:
-            raise refuse_size("traced message body", size - 8, MAX_SIZE - 8)
-        parts += (_SIZE_TRACE.pack(size, _check_trace_id(trace_id)), body)
-    return _batch(_head("MPUB_TRACE", topic, partition), len(parts) // 2, parts)
+    parts = [_traced_message(trace_id, body) for trace_id, body in messages]
+    return _batch(_head("MPUB_TRACE", topic, partition), len(parts), parts)
 
 
 def encode_mpub_ext(topic: str, partition: int | None, messages: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -353,10 +342,13 @@ def _batch_head(head: bytes, count: int, parts: Sequence[bytes]) -> bytes:
     return head + _SIZE_COUNT.pack(size, count)
 
 
-def _check_trace_id(trace_id: int) -> int:
+def _traced_message(trace_id: int, body: bytes) -> bytes:
+    body = as_bytes("message body", body)
+    if not 0 < len(body) <= MAX_SIZE - 8:
+        raise refuse_size("traced message body", len(body), MAX_SIZE - 8)
     if type(trace_id) is not int or not 0 <= trace_id <= MAX_TRACE_ID:
         raise ConfigError(f"trace id must be an unsigned 64 bit int, not {shown(trace_id)}")
-    return trace_id
+    return _SIZE_TRACE.pack(8 + len(body), trace_id) + body
 
 
 def encode_fin(message_id: bytes) -> bytes:
