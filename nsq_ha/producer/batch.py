@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,19 +18,15 @@ import msgspec
 from nsq_ha.base.clock import monotonic
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
-from nsq_ha.policy.sharding import Key, lane_key
+from nsq_ha.policy.sharding import lane_key
 from nsq_ha.producer.messages import CheckedMessage, check_accepted, check_message, compressing, in_context
 from nsq_ha.producer.requests import plain_mpub, rich_mpub, single_pub
 from nsq_ha.producer.state import Gate, PublishRequest
 
 if TYPE_CHECKING:
     from nsq_ha.options.config import ProducerConfig
-    from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.requests import MpubRequest
     from nsq_ha.producer.shell import ProducerShell
-
-BoundTo = Callable[[Key | None, int | None], int | None]
-"""Returns the only partition that a message may go to, by its key and its partition."""
 
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of one MPUB, unless ``max_batch_bytes`` is lower. A larger message gets a PUB."""
@@ -98,34 +93,39 @@ class _Chunk:
         return kind == self.kind and not is_full and self.used + size <= room
 
 
-class BatchPlan:
-    """The messages of one call. Exhaust :meth:`check`, then iterate :meth:`parts`; both give breaks for other tasks.
+class Batch:
+    """One batch that needs several commands, or one that is not plain. Call :meth:`publish` once.
 
     Args:
+        shell: The producer's.
         topic: The topic.
         messages: The messages, at least one.
         trace_id_of: Returns the id to trace a message with. None for no trace.
         config: The producer's options.
+        limit: Seconds for the whole call, from now on.
         context: Headers to add on an extended topic.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what a call is made of
         self,
+        shell: ProducerShell,
         topic: str,
         messages: Sequence[bytes | OutgoingMessage],
         trace_id_of: Callable[[OutgoingMessage], int | None],
         config: ProducerConfig,
+        limit: float,
         context: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.topic = topic
+        self._shell, self._topic, self._name = shell, shell.use(topic), topic
+        self._limit, self._deadline = limit, shell.clock() + limit
         self._given = messages
         self._trace_id_of, self._context = trace_id_of, context
         self._runs: list[_Run] = []
         self._largest, self._room = config.max_message_bytes, _room(config)
         self._compress = compressing(config, topic)
-
-    def __len__(self) -> int:
-        return len(self._given)
+        self._queued: list[Part] = []
+        self._is_small = len(messages) <= STEP
+        self._turn_ends = monotonic() + TURN
 
     def check(self) -> Iterator[None]:
         """Check the messages, unless that is done.
@@ -136,7 +136,7 @@ class BatchPlan:
         if self._runs:
             return
         step = 1 if self._compress is not None else _SLICE
-        for start in range(0, len(self), step):
+        for start in range(0, len(self._given), step):
             some = self._given[start : start + step]
             if not self._check_plain(some):
                 for position, given in enumerate(some, start):
@@ -160,15 +160,10 @@ class BatchPlan:
         self._runs.append(_Run(message, CheckedMessage(message.body), size, some))
         return True
 
-    def parts(self, view: TopicView, bound_to: BoundTo, limit: float) -> Iterator[Part | None]:
+    def parts(self) -> Iterator[Part | None]:
         """Plan the commands: by partition and kind, within the server's limits, in order.
 
-        The first one comes after the topic is known to accept all messages.
-
-        Args:
-            view: The topic's.
-            bound_to: See there.
-            limit: Seconds for each command.
+        The first one comes after the topic is known to accept all messages. Call :meth:`check` before.
 
         Yields:
             The next command. None for a break.
@@ -177,6 +172,8 @@ class BatchPlan:
             ConfigError: The topic does not accept a message; the text names its position.
         """
         by_partition: dict[int | None, list[_Chunk]] = {}
+        view, bound_to = self._topic.view, self._shell.machine.bound_to
+        assert view is not None  # noqa: S101 - it names the partitions when a batch may be queued
         adds_context = bool(self._context) and view.meta is not None and view.meta.extend_support
         compresses, position = self._compress is not None, 0
         for run in self._runs:
@@ -188,7 +185,7 @@ class BatchPlan:
                 size = checked.wire_bytes
             try:
                 check_accepted(view, checked, self._largest, compresses=compresses)
-                partition = bound_to(message.key, message.partition)
+                partition = bound_to(self._topic, message.key, message.partition)
                 key = None if partition is None else lane_key(message.key)
             except ConfigError as error:
                 raise at_position(position, error) from error
@@ -209,40 +206,23 @@ class BatchPlan:
             position += count
         for partition, chunks in by_partition.items():
             for chunk in chunks:
-                part = self._part(chunk, partition, limit)
+                part = self._part(chunk, partition)
                 yield None  # it has been encoded, and queueing it takes time again
                 yield part
 
-    def _part(self, chunk: _Chunk, partition: int | None, limit: float) -> Part:
+    def _part(self, chunk: _Chunk, partition: int | None) -> Part:
+        topic, limit = self._name, self._limit
         messages = chunk.messages
         request: PublishRequest
         if chunk.used > self._room:  # it fits into no batch
             message = CheckedMessage(messages[0]) if chunk.kind == "plain" else messages[0]
-            request = single_pub(self.topic, message, limit, time.time_ns())
+            request = single_pub(topic, message, limit, time.time_ns())
         elif chunk.kind == "plain":
-            request = plain_mpub(self.topic, messages, limit, self._largest)
+            request = plain_mpub(topic, messages, limit, self._largest)
         else:
-            request = rich_mpub(self.topic, messages, limit, time.time_ns())
+            request = rich_mpub(topic, messages, limit, time.time_ns())
         request.keys, request.partition, request.is_part = tuple(chunk.keys), partition, True
         return Part(request, chunk.positions)
-
-
-class BatchCall:
-    """One batch that needs several commands, or one that is not plain. Call :meth:`publish` once.
-
-    Args:
-        plan: The messages.
-        shell: The producer's.
-        limit: Seconds for the whole call, from now on.
-    """
-
-    def __init__(self, plan: BatchPlan, shell: ProducerShell, limit: float) -> None:
-        self._plan, self._shell, self._limit = plan, shell, limit
-        self._topic = shell.use(plan.topic)
-        self._deadline = shell.clock() + limit
-        self._queued: list[Part] = []
-        self._is_small = len(plan) <= STEP
-        self._turn_ends = monotonic() + TURN
 
     async def publish(self) -> list[Receipt | PublishError]:
         """Publish; return the outcome of each message.
@@ -255,7 +235,7 @@ class BatchCall:
         try:
             failure = await self._queue()
             # Each position gets its outcome below if there is no failure.
-            results: list[Receipt | PublishError] = [failure] * len(self._plan)  # type: ignore[list-item]
+            results: list[Receipt | PublishError] = [failure] * len(self._given)  # type: ignore[list-item]
             for request, positions in self._queued:
                 outcome = await _outcome(request)
                 for position, result in zip(positions, outcome, strict=True):
@@ -268,20 +248,20 @@ class BatchCall:
 
     async def _queue(self) -> PublishError | None:
         """Queue all commands; return why the last ones could not be queued, or None."""
-        plan, topic, shell = self._plan, self._topic, self._shell
+        topic, shell = self._topic, self._shell
         if self._is_small:
-            for _ in plan.check():
+            for _ in self.check():
                 pass
             if topic.names_partitions and not topic.waiting and topic.gate is None:
-                for part in self._parts():
+                for part in self.parts():
                     self._admit(part)
                 return None
-        gate = Gate(topic=plan.topic, size=0, limit=self._limit, count=len(plan))
+        gate = Gate(topic=self._name, size=0, limit=self._limit, count=len(self._given))
         try:
             await shell.publish(gate)
-            for _ in plan.check():
+            for _ in self.check():
                 await self._let_others_run()
-            for part in self._parts():
+            for part in self.parts():
                 await self._let_others_run()
                 self._admit(part)
         except PublishError as error:
@@ -297,13 +277,7 @@ class BatchCall:
 
     @property
     def _unqueued(self) -> int:
-        return len(self._plan) - sum(part.request.count for part in self._queued)
-
-    def _parts(self) -> Iterator[Part | None]:
-        topic, machine = self._topic, self._shell.machine
-        if topic.view is None:
-            return iter(())
-        return self._plan.parts(topic.view, partial(machine.bound_to, topic), self._limit)
+        return len(self._given) - sum(part.request.count for part in self._queued)
 
     def _admit(self, part: Part | None) -> None:
         if part is not None:
@@ -336,7 +310,7 @@ class BatchCall:
                 "the time limit passed before this part of a large batch was queued: raise timeout= or publish"
                 " smaller batches"
             )
-        failed = PublishError(str(reason), topic=self._plan.topic, partition=None, attempts=0, maybe_stored=False)
+        failed = PublishError(str(reason), topic=self._name, partition=None, attempts=0, maybe_stored=False)
         raise failed from reason
 
 
@@ -367,7 +341,7 @@ def as_list(messages: object) -> list[bytes | OutgoingMessage]:
 
 
 def single_mpub(topic: str, messages: Sequence[object], limit: float, config: ProducerConfig) -> MpubRequest | None:
-    """Return a small batch of plain bodies as one command. None for any other batch: use :class:`BatchCall`."""
+    """Return a small batch of plain bodies as one command. None for any other batch: use :class:`Batch`."""
     room = _room(config)
     if not 0 < len(messages) <= BATCH_COUNT:
         return None

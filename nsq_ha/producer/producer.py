@@ -10,6 +10,7 @@ import random
 import time
 from asyncio import get_running_loop
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Self, Unpack
 
 from nsq_ha.engine import observe
@@ -26,7 +27,7 @@ from nsq_ha.options.language import declared
 from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.sharding import Key, lane_key
 from nsq_ha.process.clients import clients
-from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
+from nsq_ha.producer.batch import Batch, as_list, at_position, single_mpub
 from nsq_ha.producer.messages import KEY_TYPES, check_defer, check_message, compressing
 from nsq_ha.producer.requests import PubRequest, single_pub
 from nsq_ha.producer.shell import ProducerShell
@@ -351,11 +352,11 @@ class Producer(SingleUseClient):
     ) -> list[Receipt | PublishError]:
         """Publish a batch that needs more than one command, or has more than bodies."""
         with observe.publishing(topic, messages) as span:
-            plan = BatchPlan(topic, messages, lambda message: self._trace_id(topic, message), self.config, span.headers)
+            traced, config = partial(self._trace_id, topic), self.config
             whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._batches.add(whole)
             try:
-                outcomes = await BatchCall(plan, shell, limit).publish()
+                outcomes = await Batch(shell, topic, messages, traced, config, limit, span.headers).publish()
             finally:
                 self._batches.discard(whole)
                 whole.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.message import Receipt
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.producer.batch import BatchPlan, Part
+from nsq_ha.producer.batch import Batch, Part
 from nsq_ha.producer.requests import PubRequest
 from nsq_ha.protocol import Mpub, Pub
 from nsq_ha.protocol.commands import PubTrace
@@ -40,7 +41,7 @@ class Choice:
         self.asked: list[tuple[object, object]] = []
         self.errors: dict[object, Exception] = {}
 
-    def bound_to(self, key: Any, partition: int | None) -> int | None:  # noqa: ANN401
+    def bound_to(self, _: object, key: Any, partition: int | None) -> int | None:  # noqa: ANN401
         self.asked.append((key, partition))
         if key in self.errors:
             raise self.errors[key]
@@ -63,15 +64,22 @@ class Planned:
         **meta: Any,  # noqa: ANN401
     ) -> None:
         self.choice = Choice()
-        self.view = TopicView(TOPIC, TopicMeta(3, **meta), dict(enumerate(NODES)), complete=True, exists=True)
-        self.plan = BatchPlan(
-            TOPIC, list(given), lambda message: message.trace_id if message.trace_id is not None else trace_id, config
+        view = TopicView(TOPIC, TopicMeta(3, **meta), dict(enumerate(NODES)), complete=True, exists=True)
+        topic = SimpleNamespace(view=view)
+        shell: Any = SimpleNamespace(machine=self.choice, clock=lambda: 0.0, use=lambda _: topic)
+        self.batch = Batch(
+            shell,
+            TOPIC,
+            list(given),
+            lambda each: each.trace_id if each.trace_id is not None else trace_id,
+            config,
+            30.0,
         )
 
     def parts(self) -> list[Part]:
-        for _ in self.plan.check():
+        for _ in self.batch.check():
             pass
-        return [part for part in self.plan.parts(self.view, self.choice.bound_to, 30.0) if part is not None]
+        return [part for part in self.batch.parts() if part is not None]
 
 
 def shape(parts: list[Part]) -> list[tuple[int | None, list[int], int, bool]]:
