@@ -142,7 +142,7 @@ class ConsumerShell:
         machine.was_requeued(message, delay, now)
         if is_given_up or not self.giving_up.gives_up(message):
             if observe.watched.is_any:
-                observe.requeued(message.topic, message)
+                observe.answered("requeue", message)
             if not machine.requeue(message, delay, now):
                 self.warn_if_closed(message, "requeue")
         self.due()
@@ -314,7 +314,7 @@ class ConsumerShell:
             )
         self._observer.event(FinishedAgain(**facts(copy)))
         if observe.watched.is_any:
-            observe.finished(copy.topic, copy)
+            observe.answered("finish", copy)
 
     def _paused(self, change: Paused) -> None:
         if change.state != "ended":

@@ -119,7 +119,7 @@ class Source:
                 self._command(WriteFinish(message.id))
                 if _watched.is_any:
                     observe.delivered(self.topic, (message,))
-                    observe.finished(self.topic, message)
+                    observe.answered("finish", message)
                 log.debug("%s: finished %r unhandled: %s", self._name, message, why)
         return kept
 
@@ -178,7 +178,7 @@ class Source:
             self._in_loop("finish", message)
             return
         if _watched.is_any:
-            observe.finished(self.topic, message)
+            observe.answered("finish", message)
         shell = self._shell
         if message.state is State.ORPHANED:
             shell.warn_if_closed(message, "finish")

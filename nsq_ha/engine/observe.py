@@ -7,10 +7,10 @@ Three kinds of things are observed:
 
 * Changes are rare, so each may cost an object: :meth:`Observer.event`, for one client.
 * Single messages must cost nothing if nobody watches. A part checks ``watched.is_any``, one attribute, and only then
-  calls :func:`published`, :func:`delivered`, :func:`processing`, :func:`finished` or :func:`requeued`. They write the
-  trace log, and are for the whole process, as the trace log's switch is. A tracer of spans (:func:`trace_spans`) turns
-  ``is_any`` on. A publish may need a header of the tracer, so producers follow :func:`is_traced`, and wrap their calls
-  in :func:`publishing`.
+  calls :func:`published`, :func:`delivered`, :func:`processing` or :func:`answered`. They write the trace log, and are
+  for the whole process, as the trace log's switch is. A tracer of spans (:func:`trace_spans`) turns ``is_any`` on. A
+  publish may need a header of the tracer, so producers follow :func:`is_traced`, and wrap their calls in
+  :func:`publishing`.
 * Counts are kept by the parts, once per batch, and read when somebody asks: ``stats()``. Metrics are read there.
 
 Frames are observed elsewhere: a connection logs them if the wire log is on when it opens (``engine.wire``).
@@ -70,16 +70,10 @@ def delivered(topic: str, messages: Sequence[Message]) -> None:
             tracelog.log_message("delivery", message)
 
 
-def finished(topic: str, message: Message) -> None:
-    """Report that a message is being finished."""
-    if tracelog.switch.is_on(topic):
-        tracelog.log_message("finish", message)
-
-
-def requeued(topic: str, message: Message) -> None:
-    """Report that a message is being requeued."""
-    if tracelog.switch.is_on(topic):
-        tracelog.log_message("requeue", message)
+def answered(event: str, message: Message) -> None:
+    """Report that a message is being answered: ``finish`` or ``requeue``."""
+    if tracelog.switch.is_on(message.topic):
+        tracelog.log_message(event, message)
 
 
 # ---------------------------------------------------------------- spans

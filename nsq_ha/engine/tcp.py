@@ -157,7 +157,8 @@ class TcpStream(asyncio.BufferedProtocol):
             ValueError,
             OverflowError,
         ) as error:  # a resolver raises the latter two for an invalid name or port
-            advice = f"; {hint}" if hint and _is_out_of_reach(error) else ""
+            is_out_of_reach = isinstance(error, socket.gaierror) or getattr(error, "errno", None) in _OUT_OF_REACH
+            advice = f"; {hint}" if hint and is_out_of_reach else ""
             if local_addr is not None:
                 advice += f"; the source address is local_addr={local_addr!r}, which must belong to this machine"
             raise ConnectError(f"cannot connect to {address}: {_text_of(error)}{advice}") from harmless(error)
@@ -352,10 +353,6 @@ def _unsent(fd: int, parts: Sequence[bytes]) -> list[bytes | memoryview]:
             sent -= len(part)
             start += 1
     return left[start:]
-
-
-def _is_out_of_reach(error: Exception) -> bool:
-    return isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno in _OUT_OF_REACH)
 
 
 def _text_of(error: Exception) -> str:
