@@ -85,7 +85,6 @@ class Connecting:
         self._tasks = Tasks(log)
         self._open: dict[Subscription, Connection] = {}
         self._cutting: dict[Subscription, asyncio.Task[None]] = {}
-        self._is_ended = False
         shell.acts |= {
             ConnectionAction: self._act,
             LookUps: lambda action: watch.look_up_often(is_wanted=action.are_frequent),
@@ -109,7 +108,7 @@ class Connecting:
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            if not self._is_ended:
+            if not self._shell.machine.is_closed:
                 await self.cut_off(self._shell.machine.conns)
                 self._shell.close()
                 await self.end()
@@ -334,7 +333,6 @@ class Connecting:
 
     async def end(self) -> None:
         """End everything at once; wait until it has ended."""
-        self._is_ended = True
         connections = tuple(self._open.values())
         for connection in connections:
             connection.abort(ConnectionLostError("the consumer was closed"))

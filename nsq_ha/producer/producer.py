@@ -115,7 +115,8 @@ class Producer(SingleUseClient):
         if self._loop is None or self._close.is_done:
             return
         self._check_loop()
-        self._begin_to_close()
+        self._closing.set()
+        self._is_open = False
         await self._close.wait()
 
     async def _until_ended(self) -> None:
@@ -132,11 +133,6 @@ class Producer(SingleUseClient):
         await self._lookups.aclose()
         self._observer.flush()
         clients.closed(self)
-
-    def _begin_to_close(self) -> None:
-        """Refuse new publishes."""
-        self._closing.set()
-        self._is_open = False
 
     def _check_open(self) -> ProducerShell:
         if self._loop is None or self._shell is None:
