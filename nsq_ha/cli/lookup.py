@@ -301,7 +301,8 @@ def _print(topic: str, views: Sequence[View]) -> None:
     if not any(view.readable.exists for view in answered):
         return
     different = set(differing(views))
-    rows = [["partitions", *map(_number, answered), _mark(len({view.partition_num for view in answered}) > 1)]]
+    numbers = [view.partition_num for view in answered]
+    rows = [["partitions", *map(str, numbers), _mark(len(set(numbers)) > 1)]]
     rows += [
         [str(number), *(_leader(view, number) for view in answered), _mark(number in different)]
         for number in partitions_of(answered)
@@ -314,10 +315,6 @@ def _print(topic: str, views: Sequence[View]) -> None:
 
 def _name(view: View) -> str:
     return view.lookupd.partition("://")[2] + (" (leads)" if view.leads else "")
-
-
-def _number(view: View) -> str:
-    return str(view.partition_num)
 
 
 def _leader(view: View, number: int) -> str:
