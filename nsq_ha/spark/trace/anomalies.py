@@ -17,11 +17,12 @@ from nsq_ha.spark.trace.lifecycle import PARTITION
 KINDS: Final = ("lost", "repeated", "out_of_order", "gap")
 """Kinds of anomalies."""
 
-COLUMNS: Final = ("kind", "side", "topic", "partition", "channel", "message_id", "trace_id", "ts_ns", "detail")
+_OF_MESSAGES: Final = ("side", "topic", "partition", "channel", "message_id", "trace_id")
+"""The columns of an anomaly that those of messages have, too."""
 
 
 def anomalies(lives: DataFrame, *, ordered: Collection[str] = ()) -> DataFrame:
-    """Return one row per anomaly; the columns are :data:`COLUMNS`.
+    """Return one row per anomaly: its ``kind``, the columns of the message, ``ts_ns`` and ``detail``.
 
     * ``lost``: its outcome is ``lost``.
     * ``repeated``: finished more than once, or delivered again after a finish.
@@ -31,36 +32,25 @@ def anomalies(lives: DataFrame, *, ordered: Collection[str] = ()) -> DataFrame:
         lives: The result of :func:`nsq_ha.spark.trace.lifecycle.lifecycle`.
         ordered: Topics whose order is checked.
     """
-    place = [f.col(name) for name in ("side", "topic", "partition", "channel", "message_id", "trace_id")]
-    lost = lives.where("outcome = 'lost'").select(
-        f.lit("lost").alias("kind"),
-        *place,
-        f.col("published_ns").alias("ts_ns"),
-        f.concat(f.lit("delivered "), f.col("deliveries"), f.lit(" times, never finished")).alias("detail"),
+    lost = _found(
+        lives.where("outcome = 'lost'"), "lost", "published_ns", "'delivered ', deliveries, ' times, never finished'"
     )
-    twice = (f.col("finishes") > 1) | (f.col("last_start_ns") > f.col("first_finish_ns"))
-    repeated = lives.where(twice).select(
-        f.lit("repeated").alias("kind"),
-        *place,
-        f.coalesce("last_start_ns", "last_finish_ns").alias("ts_ns"),
-        f.concat(
-            f.lit("delivered "), f.col("deliveries"), f.lit(" times, finished "), f.col("finishes"), f.lit(" times")
-        ).alias("detail"),
+    repeated = _found(
+        lives.where("finishes > 1 or last_start_ns > first_finish_ns"),
+        "repeated",
+        "coalesce(last_start_ns, last_finish_ns)",
+        "'delivered ', deliveries, ' times, finished ', finishes, ' times'",
     )
     window = Window.partitionBy(*PARTITION, "channel").orderBy("first_start_ns", "message_id")
     before = f.max("message_id").over(window.rowsBetween(Window.unboundedPreceding, -1))
     begun = lives.where(f.col("topic").isin(list(ordered)) & f.col("first_start_ns").isNotNull())
-    disorder = (
-        begun.withColumn("before", before)
-        .where("message_id < before")
-        .select(
-            f.lit("out_of_order").alias("kind"),
-            *place,
-            f.col("first_start_ns").alias("ts_ns"),
-            f.concat(f.lit("after message "), f.col("before")).alias("detail"),
-        )
-    )
-    return lost.union(repeated).union(disorder)
+    disorder = begun.withColumn("before", before).where("message_id < before")
+    return lost.union(repeated).union(_found(disorder, "out_of_order", "first_start_ns", "'after message ', before"))
+
+
+def _found(rows: DataFrame, kind: str, ts_ns: str, detail: str) -> DataFrame:
+    """Return the anomalies that rows are, with their times and what ``detail`` lists, both in SQL."""
+    return rows.selectExpr(f"'{kind}' kind", *_OF_MESSAGES, f"{ts_ns} ts_ns", f"concat({detail}) detail")
 
 
 def gaps(rows: DataFrame) -> DataFrame:
@@ -74,19 +64,10 @@ def gaps(rows: DataFrame) -> DataFrame:
     end = f.lag(f.col("offset") + f.col("raw_size")).over(window)
     broken = rows.withColumn("end", end).where("end is not null and end != offset")
     number = f.conv(f.hex(f.substring("message_id", 1, 8)), 16, 10).cast("bigint")
-    return broken.select(
-        f.lit("gap").alias("kind"),
-        f.lit("topic").alias("side"),
-        "topic",
-        "partition",
-        f.lit(None).cast("string").alias("channel"),
-        number.alias("message_id"),
-        unsigned(f.col("trace_id")).cast("decimal(20,0)").alias("trace_id"),
-        (f.unix_micros("timestamp") * 1000).alias("ts_ns"),
-        f.concat(f.lit("begins at "), f.col("offset"), f.lit(", the one before ends at "), f.col("end")).alias(
-            "detail"
-        ),
-    )
+    named = {"side": f.lit("topic"), "channel": f.lit(None).cast("string"), "message_id": number}
+    whole = broken.withColumns({**named, "trace_id": unsigned(f.col("trace_id")).cast("decimal(20,0)")})
+    detail = "'begins at ', offset, ', the one before ends at ', end"
+    return _found(whole, "gap", "unix_micros(timestamp) * 1000", detail)
 
 
 def acknowledged(events: DataFrame) -> DataFrame:
