@@ -157,7 +157,7 @@ class Start:
         config = self._config
         async with _http(node, config.lookup_timeout, config.local_addr) as nsqd:
             if is_ordered:
-                # Make it ordered while it is new and empty: later its reader starts over (see Delivery.without_repeat).
+                # Make it ordered while it is new and empty: later its reader starts over (Subscription.without_repeat).
                 await nsqd.change_channel("create", *self._where)
                 await nsqd.set_order(*self._where, ordered=True)
             await nsqd.start_channel_from(*self._where, str(start))

@@ -93,7 +93,7 @@ class _Chunk:
         return kind == self.kind and not is_full and self.used + size <= room
 
 
-class Batch:
+class PublishBatch:
     """One batch that needs several commands, or one that is not plain. Call :meth:`publish` once.
 
     Args:
@@ -341,7 +341,7 @@ def as_list(messages: object) -> list[bytes | OutgoingMessage]:
 
 
 def single_mpub(topic: str, messages: Sequence[object], limit: float, config: ProducerConfig) -> MpubRequest | None:
-    """Return a small batch of plain bodies as one command. None for any other batch: use :class:`Batch`."""
+    """Return a small batch of plain bodies as one command. None for any other batch: use :class:`PublishBatch`."""
     room = _room(config)
     if not 0 < len(messages) <= BATCH_COUNT:
         return None

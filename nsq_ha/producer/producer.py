@@ -27,7 +27,7 @@ from nsq_ha.options.language import declared
 from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.sharding import Key, lane_key
 from nsq_ha.process.clients import clients
-from nsq_ha.producer.batch import Batch, as_list, at_position, single_mpub
+from nsq_ha.producer.batch import PublishBatch, as_list, at_position, single_mpub
 from nsq_ha.producer.messages import KEY_TYPES, check_defer, check_message, compressing
 from nsq_ha.producer.requests import PubRequest, single_pub
 from nsq_ha.producer.shell import ProducerShell
@@ -352,7 +352,7 @@ class Producer(SingleUseClient):
             whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._batches.add(whole)
             try:
-                outcomes = await Batch(shell, topic, messages, traced, config, limit, span.headers).publish()
+                outcomes = await PublishBatch(shell, topic, messages, traced, config, limit, span.headers).publish()
             finally:
                 self._batches.discard(whole)
                 whole.cancel()

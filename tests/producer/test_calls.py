@@ -16,7 +16,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.message import Receipt
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.producer.batch import Batch, Part
+from nsq_ha.producer.batch import Part, PublishBatch
 from nsq_ha.producer.requests import PubRequest
 from nsq_ha.protocol import Mpub, Pub
 from nsq_ha.protocol.commands import PubTrace
@@ -67,7 +67,7 @@ class Planned:
         view = TopicView(TOPIC, TopicMeta(3, **meta), dict(enumerate(NODES)), complete=True, exists=True)
         topic = SimpleNamespace(view=view)
         shell: Any = SimpleNamespace(machine=self.choice, clock=lambda: 0.0, use=lambda _: topic)
-        self.batch = Batch(
+        self.batch = PublishBatch(
             shell,
             TOPIC,
             list(given),
