@@ -298,6 +298,7 @@ class TopicWatch:
             if not is_foreign(error):
                 raise
             report_unexpected(_log, f"lookup of {self.topic}", error)
+            self.view = old  # the client may not have taken the new one: the next round brings it again
             self.error = LookupUnavailableError(f"the lookup failed with an unexpected error: {error!r}")
         is_changed = self.view is not None and self.view != old
         is_calm = not is_changed and self.error is None and self.view is not None and self.view.complete

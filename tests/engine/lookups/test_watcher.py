@@ -212,3 +212,17 @@ async def test_a_bug_of_ours_ends_a_round_and_not_the_look_ups(
     await asyncio.wait_for(watch.next_round(), LIMIT)
     assert watch.error is None
     assert "the lookups failed" not in caplog.text
+
+
+async def test_a_view_that_a_client_could_not_take_comes_again(fake: Fake, start: Start) -> None:
+    watch = (await start(fake.url)).watch("orders")
+    views: list[TopicView] = []
+
+    def take(view: TopicView) -> None:
+        views.append(view)
+        if len(views) == 1:
+            raise ZeroDivisionError
+
+    watch.listen(take)
+    await until(watch, lambda _: len(views) > 1)
+    assert views[0] == views[1] == watch.view
