@@ -1,4 +1,4 @@
-"""What is told of failed messages.
+"""What the log says of failed messages.
 
 Failures of handlers are logged: one of each kind with its traceback, then fewer and fewer lines, which count the rest.
 
