@@ -59,10 +59,17 @@ CHAOS = ("tests/faults/test_chaos.py",)
 """Runs for half a minute, and for three in ``make test-full``; it mostly waits."""
 SPARK = ("tests/spark", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("integration/test_spark*.py")))
 """What ``make spark-floor`` runs as well."""
-MACHINE = tuple(f"producer/{name}.py" for name in ("actions", "connections", "lanes", "machine", "reasons", "state"))
-"""The machine of a producer."""
-OF_MACHINE = tuple(sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/producer/test_machine_*.py")))
-PURE = ("tests/protocol", "tests/policy", *OF_MACHINE)
+MACHINES = tuple(f"producer/{name}.py" for name in ("actions", "connections", "lanes", "machine", "reasons", "state"))
+MACHINES += tuple(
+    f"consumer/{name}.py"
+    for name in ("actions", "answers", "choice", "flow", "inflight", "machine", "pause", "subscriptions")
+)
+"""The machines of a producer and a consumer."""
+OF_MACHINES = tuple(
+    sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/*er/test_machine_*.py"))
+    + [f"tests/consumer/test_{name}.py" for name in ("connections", "machine", "pause")]
+)
+PURE = ("tests/protocol", "tests/policy", *OF_MACHINES)
 """Tests without input, output or clock."""
 CLIENTS = ("tests/producer", "tests/consumer", "tests/engine")
 """Tests that mostly wait for the clients' time limits."""
@@ -89,7 +96,7 @@ STEPS = (
     step("tests of the programs", *PYTEST, *PROGRAMS, *SHORT),
     step("contract", *PYTEST, *CONTRACT, *without(*SPARK), *SHORT),
     step("faults", *PYTEST, *FAULTS, *without(*CHAOS), *SHORT),
-    step("tests of the clients", *PYTEST, *CLIENTS, *without(*OF_MACHINE), *SHORT),
+    step("tests of the clients", *PYTEST, *CLIENTS, *without(*OF_MACHINES), *SHORT),
     step("examples", *PYTEST, *PAGES, *SHORT),
     step("chaos", *PYTEST, *CHAOS),
     # Only the pure tests are measured: measuring doubles the time of a test.
@@ -99,7 +106,7 @@ STEPS = (
             ("coverage", "run", "-m", *PYTEST, *PURE),
             covered("protocol/*"),
             covered("policy/*"),
-            covered(*MACHINE),
+            covered(*MACHINES),
         ),
     ),
     step("docs", "sphinx-build", "-n", "-W", "-q", "-E", "-b", "html", "docs", "docs/_build/html"),

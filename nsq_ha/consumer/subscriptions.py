@@ -189,8 +189,7 @@ class Subscriptions:
                 absence.failed(now)
             if (warned := absence.warning(now)) is not None:
                 self._actions.append(PartitionEvent("absent", outage=warned))
-            if absence.warn_at is not None:
-                self._wake(absence.warn_at)
+            self._wake(absence.warn_at)
         self._look_up()
 
     def _look_up(self) -> None:

@@ -31,6 +31,7 @@ one before, ``LONGEST_SILENCE`` at most: after 5, 15, 35, 75, 155 s, and so on.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.options.types import Backoff
@@ -103,14 +104,14 @@ class Outage:
     Attributes:
         began_at: When the first failure occurred. None without an outage.
         failures: Failures since then.
-        warn_at: When the next warning is due. None without an outage.
+        warn_at: When the next warning is due. Infinite without an outage.
     """
 
     __slots__ = ("_warnings", "began_at", "failures", "warn_at")
 
     def __init__(self) -> None:
         self.began_at: float | None = None
-        self.warn_at: float | None = None
+        self.warn_at: float = math.inf
         self.failures: int = 0
         self._warnings = 0
 
@@ -123,7 +124,7 @@ class Outage:
 
     def warning(self, now: float) -> Warned | None:
         """Return the facts of a due warning and plan the next one; None if none is due."""
-        if self.began_at is None or self.warn_at is None or now < self.warn_at:
+        if self.began_at is None or now < self.warn_at:
             return None
         self._warnings += 1
         self.warn_at = now + _silence(self._warnings + 1)
@@ -131,14 +132,14 @@ class Outage:
 
     def warned(self, now: float) -> None:
         """Record that the caller has already warned of the outage, and plan the next warning."""
-        if self.warn_at is not None:
+        if self.began_at is not None:
             self.warn_at = min(self.warn_at, now)
             self.warning(now)
 
     def recovered(self, now: float) -> Warned | None:
         """End the outage; return its facts if it was logged, otherwise None."""
         over = Warned(now - self.began_at, self.failures) if self._warnings and self.began_at is not None else None
-        self.began_at = self.warn_at = None
+        self.began_at, self.warn_at = None, math.inf
         self.failures = self._warnings = 0
         return over
 

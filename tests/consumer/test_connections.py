@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -385,6 +386,25 @@ def test_options_without_effect_are_warned_about_once() -> None:
     assert driven.opening().is_ordered
 
 
+def test_what_is_learned_counts_from_the_next_look(driven: Driven) -> None:
+    view = driven.subscriptions.view
+    assert view is not None
+    driven.subscriptions.learn(replace(view, leaders={0: TWO}), driven.now)
+    assert driven.opening().node == ONE
+    driven.after(0.0)
+    assert driven.opening().node == TWO
+
+
+def test_what_comes_after_the_end_of_a_connection_changes_nothing(driven: Driven) -> None:
+    conn = driven.subscribe()
+    driven.subscriptions.answered(conn, driven.now)
+    assert conn.stage is Stage.IN_USE
+    driven.subscriptions.end(conn, LOST, driven.now)
+    driven.took()
+    driven.subscriptions.end(conn, LOST, driven.now)
+    assert driven.took() == []
+
+
 # ------------------------------------------------------------ connections with a limited lifetime
 
 
@@ -477,6 +497,18 @@ def test_a_successor_that_is_lost_while_it_waits_is_replaced(driven: Driven) -> 
     driven.subscriptions.lost(second, LOST, driven.now)
     driven.after(0.5)
     assert driven.opening().replaces is driven.part.conn
+
+
+def test_an_earlier_connection_outlives_its_successor(driven: Driven) -> None:
+    first = driven.subscribe(limited(driven))
+    driven.deliver(first)
+    driven.after(3.0)
+    second = driven.subscribe()
+    driven.subscriptions.stopped(first, driven.now)
+    driven.subscriptions.lost(second, LOST, driven.now)
+    driven.after(1.0)
+    driven.subscribe()
+    assert first.stage is Stage.DRAINING
 
 
 def test_another_leader_ends_earlier_connections(driven: Driven) -> None:

@@ -76,6 +76,36 @@ def test_what_arrives_over_a_connection_that_is_about_to_end_goes_back() -> None
     assert not driven.machine.queue
 
 
+@pytest.mark.parametrize(
+    ("ordered", "read", "handed_out"),
+    [
+        # The reader goes on after the first message, and never back to it.
+        (True, [1, 1, 2, 3], [1, 2, 3]),
+        # After a start position, what was requeued comes between, too.
+        (False, [2, 1, 2, 3, 4], [2, 1, 3, 4]),
+    ],
+)
+def test_copies_of_the_first_message_in_one_read(*, ordered: bool, read: list[int], handed_out: list[int]) -> None:
+    driven = Driven(ordered=ordered, max_in_flight=5)
+    driven.view({0: ONE})
+    driven.subscribe().may_repeat = True
+    arrive(driven, *(message_of(driven, number) for number in read))
+    assert [message.id[7] for message in driven.machine.queue] == handed_out
+
+
+def test_the_answer_to_another_message_is_none_to_the_first() -> None:
+    driven = Driven(max_in_flight=5)
+    driven.view({0: ONE})
+    conn = driven.subscribe()
+    conn.may_repeat = True
+    arrive(driven, message_of(driven, 2), message_of(driven, 1))
+    first, second = take(driven), take(driven)
+    driven.machine.requeue(second, 0.0, driven.now)
+    assert conn.may_repeat
+    driven.machine.requeue(first, 0.0, driven.now)
+    assert not conn.may_repeat
+
+
 def test_the_first_message_of_an_ordered_channel_may_come_twice() -> None:
     driven = Driven(ordered=True)
     driven.view({0: ONE})
@@ -124,6 +154,16 @@ def test_a_late_requeue_is_that_of_the_delivery_that_waits() -> None:
     assert driven.machine.requeue(late, 1.0, driven.now)
     assert again.answered
     assert not driven.used().messages
+
+
+def test_an_answered_message_at_the_head_is_not_told_of_as_unread() -> None:
+    driven = reading()
+    late, _ = redelivered(driven)
+    late.answered = True
+    driven.machine.finish_orphan(late, driven.now)
+    driven.now += 4.5
+    arrive(driven, message_of(driven, 2))
+    assert not any("no task takes" in each.text for each in driven.took(Said))
 
 
 def test_a_message_that_waits_for_too_long_is_not_handed_out() -> None:
@@ -263,6 +303,28 @@ def test_a_close_soon_after_an_interruption_was_a_shutdown() -> None:
     assert driven.took(HasFailed) == []
 
 
+def test_a_requeue_that_waits_is_left_to_the_end_of_its_connection() -> None:
+    driven = reading(ordered=True)
+    conn = driven.used()
+    arrive(driven, message_of(driven))
+    assert driven.machine.requeue(take(driven), 3.0, driven.now)
+    conn.commands.clear()
+    driven.machine.close(driven.now)
+    driven.machine.cut_off(conn, driven.now)
+    assert conn.commands == []
+    assert len(driven.machine.deferred) == 1
+
+
+def test_a_close_leaves_what_was_lost_to_nsqd() -> None:
+    driven = reading(max_attempts=5)
+    arrive(driven, message_of(driven))
+    message = take(driven)
+    driven.subscriptions.lost(driven.used(), LOST, driven.now)
+    driven.machine.close(driven.now)
+    driven.machine.interrupted(message, driven.now)
+    assert (driven.part.counts.returned, driven.machine.unanswered) == (1, [])
+
+
 def test_a_failed_task_returns_what_it_has_and_a_plain_nsqd_gets_all_back() -> None:
     driven = Driven(max_in_flight=4)
     driven.view({0: ONE}, plain=True)
@@ -333,6 +395,28 @@ def test_a_test_after_failures_waits_for_what_a_replaced_connection_still_holds(
     assert second.ready == 1
 
 
+def test_a_low_rate_asks_at_the_turn_also_if_no_task_waits() -> None:
+    driven = reading(max_rate=0.05)
+    flow = driven.machine.flow
+    flow.share(driven.now)
+    for _ in range(2):
+        driven.now = flow.wake_at
+        flow.tick(driven.now, is_awaited=False)
+    assert flow.limited_seconds == 0.0
+
+
+def test_the_messages_of_many_partitions_are_counted_once_in_a_moment() -> None:
+    driven = Driven(max_in_flight=100)
+    driven.view(dict.fromkeys(range(300), ONE), 300)
+    driven.subscribe()
+    flow = driven.machine.flow
+    arrive(driven, message_of(driven))
+    assert flow.counted(driven.now) == 1
+    arrive(driven, message_of(driven, 2))
+    assert flow.counted(driven.now) == 1
+    assert flow.counted(driven.now + 1.0) == 2
+
+
 def test_nothing_is_asked_for_after_the_end() -> None:
     driven = reading()
     driven.machine.flow.share(driven.now)
@@ -372,3 +456,40 @@ def test_a_handler_that_takes_too_long_is_warned_about_when_its_message_comes_ag
     arrive(driven, message_of(driven))
     assert any("takes longer than msg_timeout" in each.text for each in driven.took(Said))
     assert not driven.machine.queue
+
+
+def test_a_fin_of_an_ordered_channel_whose_message_comes_again_was_without_effect() -> None:
+    driven = reading(ordered=True)
+    conn = driven.used()
+    conn.no_repeat()
+    arrive(driven, message_of(driven))
+    message = take(driven)
+    message.answered = True
+    driven.machine.finish(conn, message)
+    driven.machine.written(conn, driven.now)
+    driven.now += 4.5
+    arrive(driven, message_of(driven))
+    assert len(driven.took(FinishedCopy)) == 1
+
+
+def test_a_message_that_cannot_wait_for_the_end_of_a_pause_goes_back_when_it_arrives() -> None:
+    driven = reading(handler_backoff=Backoff(60.0, 60.0, jitter=0.0))
+    conn = driven.used()
+    for number in (1, 2):
+        arrive(driven, message_of(driven, number))
+        driven.machine.was_requeued(failed := take(driven), None, driven.now)
+        driven.machine.requeue(failed, None, driven.now)
+    conn.commands.clear()
+    late = message_of(driven, 3)
+    driven.machine.arrived(conn, [late], driven.now - 3.9, driven.now)
+    assert [each.message for each in conn.commands if isinstance(each, WriteRequeue)] == [late]
+    assert not driven.machine.queue
+
+
+def test_the_bodies_that_are_held_and_those_that_were_compressed() -> None:
+    driven = reading()
+    arrive(driven, message_of(driven), message_of(driven, 2))
+    take(driven)
+    assert (driven.machine.held_bytes(), driven.machine.expanded_bytes()) == (2, 0)
+    take(driven).compressed = b"gzip", b""
+    assert (driven.machine.held_bytes(), driven.machine.expanded_bytes()) == (2, 1)

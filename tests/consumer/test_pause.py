@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from nsq_ha.consumer.pause import Pause, PauseState
 from nsq_ha.message import Message
 from nsq_ha.options.types import Backoff
+from nsq_ha.policy.redelivery import MOST_REMEMBERED
 from nsq_ha.policy.timing import delay_after
 
 DOUBLING = Backoff(initial=1.0, maximum=8.0, factor=2.0, jitter=0.0)
@@ -192,6 +193,21 @@ def test_a_lost_test_is_followed_by_another_one() -> None:
     assert not fails(pause, 1.5, "test")
     assert pause.finished(message("next"), 1.5)
     assert pause.state is PauseState.FLOWING
+
+
+def test_so_is_one_that_nsqd_has_timed_out() -> None:
+    pause = in_test()
+    assert not pause.tick(999.0)
+    assert pause.tick(pause.wake_at)
+
+
+@pytest.mark.parametrize(("number", "pauses"), [(0, True), (1, False)])
+def test_only_the_latest_failures_are_remembered(number: int, *, pauses: bool) -> None:
+    pause = made()
+    for each in range(MOST_REMEMBERED + 1):
+        fails(pause, 0.0, each)
+    assert hands_out(pause, 0.0, number)
+    assert fails(pause, 0.0, number) is pauses
 
 
 @pytest.mark.parametrize(("outcome", "level"), [("finished", 0), ("failed", 2), ("deferred", 1)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,7 +123,7 @@ def test_the_silences_grow_to_their_limit(looks: list[float]) -> None:
 def test_a_warning_by_somebody_else_takes_the_place_of_the_next_one() -> None:
     outage = Outage()
     outage.warned(9.0)  # without an outage there is nothing to plan
-    assert outage.warn_at is None
+    assert outage.warn_at == math.inf
     outage.failed(10.0)
     outage.warned(12.0)
     assert outage.warning(15.0) is None
