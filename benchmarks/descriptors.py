@@ -1,7 +1,5 @@
 """Open files for measurements with thousands of connections."""
 
-from __future__ import annotations
-
 import resource
 
 

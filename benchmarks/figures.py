@@ -4,8 +4,6 @@
 that ``--json`` names; here it becomes the parts that the page includes.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from pathlib import Path

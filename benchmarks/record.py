@@ -5,8 +5,6 @@ the load that the machine bore already is kept, since it tells what a figure is
 worth.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

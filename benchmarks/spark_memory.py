@@ -1,7 +1,5 @@
 """The memory of Spark's workers with bodies of 1 MB, for ``python -m benchmarks.spark memory``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 

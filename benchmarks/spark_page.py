@@ -1,7 +1,5 @@
 """The tables of the Spark benchmarks, made of the figures that were kept: in the terminal, and on the docs' page."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

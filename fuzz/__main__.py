@@ -7,8 +7,6 @@ did (new units), and the findings, which are listed below it. The exit code is 1
 figures to ``figures.json``, of which the page "Fuzzing" is made.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -5,8 +5,6 @@ the smallest input that was seen. What libFuzzer itself finds (a crash of the in
 too much memory) ends the run, and leaves its input in the folder.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Inputs to start from, made of what was recorded from real servers (``tests/vectors``)."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

@@ -4,8 +4,6 @@ An input is some bytes of choices (a layout, an option, where to cut) and the by
 the code, catches the documented errors, and asserts the properties; any other exception is a finding.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

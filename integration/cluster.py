@@ -4,8 +4,6 @@ By default the embedded one, in this process; with ``NSQ_HA_TEST_LOOKUPD`` a rea
 method blocks: tests call those that take long through ``asyncio.to_thread``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shlex

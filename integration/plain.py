@@ -3,8 +3,6 @@
 With ``NSQ_HA_TEST_UPSTREAM_LOOKUPD``, base URLs separated by commas, it is the real one.
 """
 
-from __future__ import annotations
-
 import os
 import time
 import uuid

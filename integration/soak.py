@@ -11,8 +11,6 @@ publish fails, if a message is delivered again for another reason, or if an orde
 a cluster lacks are named and skipped.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import collections

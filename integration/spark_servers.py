@@ -3,8 +3,6 @@
 They come out of the jars of the installed PySpark, listen on the loopback only and end with the context.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """How hypothesis looks for examples, what no test leaves behind, and what a busy machine must not change."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

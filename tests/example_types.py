@@ -7,8 +7,6 @@ own; a file that its page's tests import has its own name. Imports of the blocks
 stay where they are: a block is read as it stands.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Reads ``tests/vectors``: what was sent to real servers, and what they answered."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import cache

@@ -4,8 +4,6 @@
 the side that asks. A program finds what it would find alone: its folder, its arguments and its environment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

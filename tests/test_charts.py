@@ -1,7 +1,5 @@
 """The charts of the docs show what the tables say."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree as ET
 
 import pytest

@@ -1,7 +1,5 @@
 """What modules and pages cite exists: each numbered section is on its page."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

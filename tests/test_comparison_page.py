@@ -1,7 +1,5 @@
 """The page that compares clients: each yes of ours links to a test that exists, and each no has a reason."""
 
-from __future__ import annotations
-
 import re
 
 from tests.examples import ROOT

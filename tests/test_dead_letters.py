@@ -1,7 +1,5 @@
 """Dead letters: written in each form, read again, and published to where they came from."""
 
-from __future__ import annotations
-
 import base64
 import json
 from datetime import UTC, datetime

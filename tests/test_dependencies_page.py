@@ -1,7 +1,5 @@
 """The page of dependencies names each of them, with the licence that it has and what it brings."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution

@@ -1,7 +1,5 @@
 """How the pages are made: where code breaks, how docstrings are read, and which links are dead."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

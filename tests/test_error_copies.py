@@ -1,7 +1,5 @@
 """Errors cross processes and are copied: with their type, their text and what they say."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """The error tree, and the table of the server's codes held against the recorded ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The filter that a user writes."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The parts of the fault harness that decide what its figures say."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 

@@ -1,7 +1,5 @@
 """The page that says which test covers which fault names tests that exist, and leaves no scenario out."""
 
-from __future__ import annotations
-
 import re
 
 from integration.faults.scenarios import ALL

@@ -1,7 +1,5 @@
 """The jobs that people come for are near the front page, and the pages are few and short."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

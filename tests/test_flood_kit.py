@@ -1,7 +1,5 @@
 """Hostile peers: no case crashes, hangs or costs too much."""
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The fuzz targets in the gate, without a fuzzer: all seeds, and some hundreds of changed ones."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

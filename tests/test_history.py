@@ -1,7 +1,5 @@
 """The checker of histories finds each broken rule, and nothing in a good history."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Final

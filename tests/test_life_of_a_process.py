@@ -1,7 +1,5 @@
 """What Python and asyncio complain about in debug mode: nothing, whether a program closes its clients or not."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The servers that nsq_ha starts listen on the loopback only, unless another address is asked for."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys

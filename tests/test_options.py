@@ -1,7 +1,5 @@
 """Every option is a typed keyword; what type checkers say of it is tested with the examples of the pages."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from typing import Any

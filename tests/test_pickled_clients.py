@@ -1,7 +1,5 @@
 """A client belongs to its process: pickling one says what to do instead."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

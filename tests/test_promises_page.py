@@ -1,7 +1,5 @@
 """Each sentence that promises something links to a test that exists and runs at every change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which Python the scripts find, and that each place promises the same one."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

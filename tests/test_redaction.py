@@ -1,7 +1,5 @@
 """Secrets in texts of servers: every encoding, and every edge at which such a text enters an error or a log line."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import dataclasses

@@ -1,7 +1,5 @@
 """The folder ``reference`` says what the code says."""
 
-from __future__ import annotations
-
 import pytest
 
 import nsq_ha

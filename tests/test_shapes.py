@@ -1,7 +1,5 @@
 """Decoding to a type that is new to msgspec, in several threads together."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

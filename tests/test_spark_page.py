@@ -1,7 +1,5 @@
 """The page that says what proves Spark's rows names tests that exist, most of which run at every change."""
 
-from __future__ import annotations
-
 from tests.support.pages import named_in, rows_of
 from tests.support.promises import why_no_evidence
 

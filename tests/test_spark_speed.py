@@ -1,7 +1,5 @@
 """The tables and the chart of Spark's speed say what was measured."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

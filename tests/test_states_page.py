@@ -1,7 +1,5 @@
 """The page of states and rules names what exists, and its tables show the rules of the code."""
 
-from __future__ import annotations
-
 import importlib
 import re
 

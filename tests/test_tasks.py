@@ -1,7 +1,5 @@
 """Tests of background tasks: they are kept, their errors are reported once, and a close ends them all."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,5 @@
 """The pages for troubles quote texts of the library: each must still exist, and each error of Spark is there."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

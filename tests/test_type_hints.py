@@ -1,7 +1,5 @@
 """What frameworks read of a public callable at run time: the types of its annotations."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import typing

@@ -1,7 +1,5 @@
 """Compressed connections, and compressed bodies of messages."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """The call that copies a partition's log, in gob; as the client, Spark and the server read it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Extension headers and dead letters, which any publisher writes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -4,8 +4,6 @@ Each property is dealt from a shuffled deck in which its values are equally freq
 every value several times, in random combinations.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Mapping, Sequence

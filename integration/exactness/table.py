@@ -1,7 +1,5 @@
 """The table of all runs for the docs: ``python -m integration.exactness.table FILE``."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import sys

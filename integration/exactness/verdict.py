@@ -1,7 +1,5 @@
 """Compare the rows of a stream with the messages that were acknowledged, and with the log, one by one."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Publish the messages of a run, and remember which are certainly stored."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """How long the event loop of the measuring process was held up, and whose doing it was."""
 
-from __future__ import annotations
-
 import array
 import pathlib
 import threading

@@ -1,7 +1,5 @@
 """A real cluster of upstream's servers in the place of the partitioned one: each nsqd is what a partition is there."""
 
-from __future__ import annotations
-
 import asyncio
 import urllib.parse
 import urllib.request

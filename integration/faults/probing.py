@@ -6,8 +6,6 @@ when standard input is closed. It shares nothing with the library but the
 encoding of PUB, so it measures the cluster itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -5,8 +5,6 @@ delivery, written before its FIN, and one when it is subscribed. The options are
 environment's. SIGTERM closes the consumer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

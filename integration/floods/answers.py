@@ -1,7 +1,5 @@
 """Answers out of place."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from integration.floods.case import CONSUMER, PRODUCER, Case, Moment, Then

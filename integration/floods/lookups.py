@@ -1,7 +1,5 @@
 """Answers of an nsqlookupd."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """``python -m integration.history FILE ...``: check histories; 1 when a rule is broken."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Build and run the program on the Go client."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

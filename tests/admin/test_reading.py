@@ -1,7 +1,5 @@
 """The model of a cluster: who leads, what nsqds have, the figures of channels, and what changes between two looks."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

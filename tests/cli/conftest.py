@@ -1,7 +1,5 @@
 """A dev cluster, and the command line called inside this process."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator
 

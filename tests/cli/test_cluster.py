@@ -1,7 +1,5 @@
 """Which cluster a command uses, and with which security settings: flags, variables, a file."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A model of servers, handlers and tasks around a consumer's machine: random schedules, and what must hold in all."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any, Final

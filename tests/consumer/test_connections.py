@@ -1,7 +1,5 @@
 """The connections of a consumer's machine alone: when it connects, pauses, moves, replaces and ends."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

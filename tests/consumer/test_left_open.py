@@ -1,7 +1,5 @@
 """Consumers that nobody closes, on plain nsqds, which keep what is in flight until its timeout."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import re

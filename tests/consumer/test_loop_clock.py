@@ -1,7 +1,5 @@
 """What is said of a blocked event loop, and how long it only waited for a CPU."""
 
-from __future__ import annotations
-
 import logging
 import math
 from pathlib import Path

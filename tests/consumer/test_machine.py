@@ -1,7 +1,5 @@
 """The consumer's machine alone: random schedules against a model of servers, handlers and tasks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Single cases of the consumer's machine alone, which random schedules meet rarely."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsq_ha import Backoff

@@ -1,7 +1,5 @@
 """When messages flow again after failures: every state and event, and whole stories."""
 
-from __future__ import annotations
-
 import itertools
 from collections import deque
 from types import SimpleNamespace

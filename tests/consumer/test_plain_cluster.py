@@ -1,7 +1,5 @@
 """Reading a topic of a plain cluster: every nsqd that has it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Several consumers in one worker: they start, stop and fail together."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable

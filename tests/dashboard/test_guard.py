@@ -1,7 +1,5 @@
 """Who may see the dashboard, and who may change the cluster with it."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 

@@ -1,7 +1,5 @@
 """What two readings say about the time between them, and what is kept of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

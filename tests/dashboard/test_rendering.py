@@ -1,7 +1,5 @@
 """Pages, charts and figures, without a server."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import json

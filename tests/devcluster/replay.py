@@ -4,8 +4,6 @@ Ids, times, offsets, client numbers and ports are of the recording: ids are
 followed from the messages that bring them, the others are not compared.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import struct

@@ -1,7 +1,5 @@
 """AUTH of the embedded cluster: answers on the wire, the end of permissions, clients with and without a secret."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import struct

@@ -1,7 +1,5 @@
 """A channel under any sequence of what clients do."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 

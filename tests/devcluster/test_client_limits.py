@@ -1,7 +1,5 @@
 """Clients of nsqds with other limits than the default ones: what is larger works, and a refusal says what to change."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

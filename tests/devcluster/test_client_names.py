@@ -1,7 +1,5 @@
 """What nsqd shows about a client in its statistics, on both kinds of embedded cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """One connection: layers that fail, readers that are slow, bytes that mean nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

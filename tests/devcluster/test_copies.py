@@ -1,7 +1,5 @@
 """The port from which nsqds copy partitions: whole entries, committed and flushed, as the real one."""
 
-from __future__ import annotations
-
 import dataclasses
 import socket
 from collections.abc import Callable, Iterator

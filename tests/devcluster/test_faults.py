@@ -1,7 +1,5 @@
 """Nodes that die, stop and hang: what clients see, in the order in which the real cluster shows it."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

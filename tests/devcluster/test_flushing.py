@@ -3,8 +3,6 @@
 The expected answers were taken from a real cluster, on a topic with ``syncdisk``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The embedded nsqd answers the recorded exchanges as the real one did, but for those that the docs list."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The limits of the nsqds, which the real ones take from flags."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable, Iterator

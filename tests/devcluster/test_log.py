@@ -1,7 +1,5 @@
 """Logs and cursors: what is committed, what is cut, what followers copy."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

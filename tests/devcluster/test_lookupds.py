@@ -1,7 +1,5 @@
 """nsqlookupds that die, hang, come back and disagree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import httpx

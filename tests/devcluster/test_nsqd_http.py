@@ -1,7 +1,5 @@
 """nsqd's HTTP beyond the recorded requests: limits, waits, and what operators do to channels."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime

@@ -1,7 +1,5 @@
 """The embedded upstream servers answer the recorded exchanges as the real ones did."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

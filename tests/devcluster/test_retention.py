@@ -1,7 +1,5 @@
 """Finished messages are cleaned, so that a long run stays small."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsq_ha.devcluster import DevCluster

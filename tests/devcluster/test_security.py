@@ -1,7 +1,5 @@
 """TLS that is required or that fails, what stands before it, and whom the HTTP answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 

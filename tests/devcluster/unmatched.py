@@ -1,7 +1,5 @@
 """The list in the docs of recorded exchanges that the embedded cluster does not match."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

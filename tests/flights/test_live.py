@@ -1,7 +1,5 @@
 """The demo's live page: what it shows of a run, and how it ends in a browser."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 

@@ -1,7 +1,5 @@
 """How many messages may wait, by how long handling takes, and how old the first one is."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Which channels are missing on which partition, and when a topic that grows is spread over more partitions."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """When a silent peer is given up, when a leader counts as stalled, and when its connection is closed."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

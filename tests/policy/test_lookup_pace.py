@@ -1,7 +1,5 @@
 """How often topics are looked up: one topic, one client with many, and a fleet, all on a virtual clock."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """When nsqlookupds belong to two clusters, and when they only look so."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """A token bucket: how fast messages have their turns, and how many may wait for them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

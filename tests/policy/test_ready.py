@@ -1,7 +1,5 @@
 """How RDY is shared and by the size of bodies, where the backlog is, and whose turn it is."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """``max_in_flight`` over partitions that come and go, on the server's side of the account."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hypothesis import settings

@@ -1,7 +1,5 @@
 """When failed messages come again, and finished messages that do."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsq_ha.options.config import ConsumerConfig

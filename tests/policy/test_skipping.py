@@ -1,7 +1,5 @@
 """Which messages are finished unhandled."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsq_ha import ExtFilter

@@ -1,7 +1,5 @@
 """Pauses between retries and between lookups, and when to warn of an outage."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What to do with TLS connections of an nsqd that stops writing to them: each row, and properties."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A topic's view and number of partitions on a virtual clock: three nsqlookupds that lag, restart, die and disagree."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from hypothesis import settings

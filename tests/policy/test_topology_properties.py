@@ -1,7 +1,5 @@
 """What holds of a view of a topic whatever nsqlookupds answer."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

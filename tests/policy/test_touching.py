@@ -1,7 +1,5 @@
 """How often messages that are being worked on are touched."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsq_ha.policy.touching import LEAST_GAP, gap, interval

@@ -1,7 +1,5 @@
 """A machine with the owner that a test needs: it does what the machine asks for, and servers answer when asked to."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nsq_ha import ProducerConfig

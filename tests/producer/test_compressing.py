@@ -1,7 +1,5 @@
 """Bodies that the producer compresses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Single decisions of the producer's machine, which random schedules meet rarely or cannot judge."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

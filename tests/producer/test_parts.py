@@ -1,7 +1,5 @@
 """The commands of a producer: what is sent, what is refused before, and what an answer means."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A plain cluster: one connection for each nsqd, and nsqds that are silent."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

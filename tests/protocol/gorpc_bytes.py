@@ -8,8 +8,6 @@ The three entries have 33, 34 and 63 bytes, and begin at 7 times 230 bytes; the 
 to the entries from 0 on, from 9 on, of another topic, from 2 on, and from 1 on.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 REQUESTS: Final = bytes.fromhex(

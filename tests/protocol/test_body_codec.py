@@ -1,7 +1,5 @@
 """Bodies compressed by clients."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """One client connection: whose answer is whose, where layers end, what ends it all."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsq_ha.errors import (

@@ -1,7 +1,5 @@
 """What a peer may do wrong, and what that ends."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Messages as a connection reads them, however the stream was cut or damaged."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 

@@ -1,7 +1,5 @@
 """Commands as values: their lines, and that the server reads what was written."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

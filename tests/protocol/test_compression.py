@@ -1,7 +1,5 @@
 """Compression of a connection: any chunking, damage, bombs."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Bytes of what is sent once a message."""
 
-from __future__ import annotations
-
 import array
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Rules of filters, and what passes them. What paths and rules find was compared with the real server."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """Frames of any chunking."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Every recorded exchange of nsqd's TCP protocol, against both sides of ours."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The steps of a handshake, and what ends it."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """What we offer, what was agreed, and the order of upgrades."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

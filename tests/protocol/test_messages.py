@@ -1,7 +1,5 @@
 """Message layouts, and the answer to a traced publish."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """What upstream's nsqd makes of IDENTIFY."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A refusal because of a limit names the setting on either side."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The server's reading of a stream: order of checks, pauses, what is malformed, bounded memory."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Go's spelling, against what Go prints."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsq_ha.protocol.server.gotext import byte_list, byte_lists, int64, parse_digits, parse_int, quote

@@ -1,7 +1,5 @@
 """Extension headers as the server reads them."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsq_ha.errors import MessageRefusedError

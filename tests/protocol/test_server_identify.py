@@ -1,7 +1,5 @@
 """IDENTIFY as the server reads it, beside what the recorded answers show."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of a connection's life."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError

@@ -1,7 +1,5 @@
 """Logs made of messages, as a partition's leader would hold them; shared by the tests of this folder."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """All columns, for reads without Spark."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql.types import (

@@ -1,7 +1,5 @@
 """Places in a log: each is a message boundary, whatever was asked for."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Cutting many entries with numpy: what the plain decoders give, and an error for everything else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

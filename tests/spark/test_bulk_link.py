@@ -1,7 +1,5 @@
 """The connection to the port for copying, with a scripted server."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The search of an entry: exact in any log, and not many questions."""
 
-from __future__ import annotations
-
 import itertools
 from bisect import bisect_right
 from dataclasses import dataclass, field

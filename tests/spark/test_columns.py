@@ -1,7 +1,5 @@
 """Columns: what a message becomes in Arrow, and the user's schema as projection."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import pickle

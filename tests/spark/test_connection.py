@@ -1,7 +1,5 @@
 """TLS, compression and AUTH between Spark's tasks and the nsqds, reading and writing."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import socket

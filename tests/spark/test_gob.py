@@ -1,7 +1,5 @@
 """Gob: what Go did not write is refused without harm."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

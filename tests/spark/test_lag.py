@@ -1,7 +1,5 @@
 """How far a query is behind, from reports of its progress as Spark makes them."""
 
-from __future__ import annotations
-
 import json
 import logging
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Writing to one partition against a scripted nsqd: order, retries, and what is counted as doubtful."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

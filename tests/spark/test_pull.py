@@ -1,7 +1,5 @@
 """The call that copies a log: both sides against the bytes of Go's own gorpc, and against each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

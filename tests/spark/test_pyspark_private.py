@@ -1,7 +1,5 @@
 """Private parts of PySpark: a missing one is named, and the range of versions is the tested one."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The reader: the whole range through whatever connections do, or an error; here with scripted connections."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

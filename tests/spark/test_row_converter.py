@@ -1,7 +1,5 @@
 """Rows to messages: where each goes, what its header holds, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is said where Spark cannot run: one line with the remedy."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

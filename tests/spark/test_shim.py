@@ -1,7 +1,5 @@
 """``pyspark_nsq``: found by PySpark, light to import, and harmless when something is missing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """The page about traces, from a report in which every text is an attempt to become HTML."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from typing import Any

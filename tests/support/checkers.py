@@ -1,7 +1,5 @@
 """The type checkers that readers use: mypy, as strict as it can be, and pyright."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

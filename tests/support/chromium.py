@@ -1,7 +1,5 @@
 """A browser without a window."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

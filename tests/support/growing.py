@@ -1,7 +1,5 @@
 """A scripted topic of which partition 1 is empty and has no channel, though partition 0 has one."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 from tests.engine.lookups.loopback import Fake, lookup_body

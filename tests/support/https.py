@@ -1,7 +1,5 @@
 """An end of TLS in front of a plain HTTP server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

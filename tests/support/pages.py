@@ -1,7 +1,5 @@
 """Pages that name tests."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Final

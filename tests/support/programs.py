@@ -5,8 +5,6 @@ which then runs to its end as the main module of an ordinary process, with its o
 What a program loads, and how Python starts it, is tested with real starts.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

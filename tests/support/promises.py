@@ -13,8 +13,6 @@ list or table. Not counted are:
 A row of a table is one statement, in which a cell may hold further sentences.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass

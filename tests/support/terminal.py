@@ -1,7 +1,5 @@
 """A terminal that keeps what it shows."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 One callback is what other tasks have to wait for. CPU of the thread counts, so a busy machine measures the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """The clients for unit tests behave as the real ones do."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 

@@ -1,7 +1,5 @@
 """Small HTTP servers on the loopback that behave as badly as a test wants."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

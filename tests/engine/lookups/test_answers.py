@@ -1,7 +1,5 @@
 """Bodies of nsqlookupd, recorded ones and hostile ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

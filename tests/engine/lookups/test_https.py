@@ -1,7 +1,5 @@
 """Whole clients with an nsqlookupd that is reached by https: an embedded cluster behind an end of TLS."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
