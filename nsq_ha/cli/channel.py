@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from nsq_ha.admin import AdminClient, ChannelStats
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.cli.lookup import describe_topic, require_topic, tell_silence
-from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
+from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, with_options, yes_option
 from nsq_ha.cli.output import CHANNEL as CHANNEL_COLUMN
 from nsq_ha.cli.output import FIGURES, print_rows
 from nsq_ha.cli.running import run
@@ -23,15 +23,9 @@ if TYPE_CHECKING:
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.options.start_from import StartFrom
 
-_Command = TypeVar("_Command", bound="Callable[..., object]")
+    _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 _TIMEOUT = click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait until all servers show it.")
-
-
-def _of_one_channel(call: _Command) -> _Command:
-    """Add the arguments TOPIC and CHANNEL, and the time limit."""
-    call = click.argument("name", metavar="CHANNEL", type=CHANNEL)(_TIMEOUT(call))
-    return click.argument("topic", type=TOPIC)(call)
 
 
 @click.group(short_help="List, create, change and delete channels.")
@@ -41,6 +35,12 @@ def channel() -> None:
     A change goes to all partitions, or to all nsqds of a plain (upstream) topic, and the command waits until all show
     it. If some do not, it names them; exit code 1. It may be repeated.
     """
+
+
+def _command(*options: _Decorator, name: str | None = None) -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator for a command of TOPIC and CHANNEL, with these options and those of the cluster."""
+    arguments = click.argument("topic", type=TOPIC), click.argument("name", metavar="CHANNEL", type=CHANNEL)
+    return lambda call: channel.command(name)(with_options(cluster_options(call), *arguments, *options))
 
 
 @channel.command("list")
@@ -61,9 +61,7 @@ def list_channels(topic: str, cluster: ClusterAccess, as_json: bool | None) -> N
         raise click.exceptions.Exit(1)
 
 
-@channel.command()
-@_of_one_channel
-@cluster_options
+@_command(_TIMEOUT)
 def create(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Create CHANNEL on every partition of TOPIC; an existing one is not changed.
 
@@ -72,17 +70,13 @@ def create(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> 
     _change(cluster, AdminClient.create_channel, topic, name, timeout=timeout, done="created")
 
 
-@channel.command()
-@_of_one_channel
-@cluster_options
+@_command(_TIMEOUT)
 def pause(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Stop the delivery of CHANNEL until `resume`. Nothing is lost; messages wait."""
     _change(cluster, AdminClient.pause_channel, topic, name, timeout=timeout, done="paused")
 
 
-@channel.command()
-@_of_one_channel
-@cluster_options
+@_command(_TIMEOUT)
 def resume(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Deliver the messages of CHANNEL again: the opposite of `pause` and of `skip`."""
     if run(require_topic(cluster, topic)).meta is not None:  # plain nsqds skip no messages
@@ -90,10 +84,7 @@ def resume(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> 
     _change(cluster, AdminClient.unpause_channel, topic, name, timeout=timeout, done="resumed")
 
 
-@channel.command()
-@_of_one_channel
-@yes_option
-@cluster_options
+@_command(_TIMEOUT, yes_option)
 def skip(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
     """Drop all messages of CHANNEL, waiting ones and new ones, until `resume`.
 
@@ -103,10 +94,7 @@ def skip(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: 
     _change(cluster, AdminClient.skip_channel, topic, name, timeout=timeout, done="skipping")
 
 
-@channel.command()
-@_of_one_channel
-@yes_option
-@cluster_options
+@_command(_TIMEOUT, yes_option)
 def empty(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
     """Drop all messages of CHANNEL that are not finished. Other channels keep theirs.
 
@@ -117,10 +105,7 @@ def empty(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes:
     _change(cluster, AdminClient.empty_channel, topic, name, timeout=timeout, done="emptied")
 
 
-@channel.command()
-@_of_one_channel
-@yes_option
-@cluster_options
+@_command(_TIMEOUT, yes_option)
 def delete(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
     """Delete CHANNEL with all that it has not delivered. Stop its consumers first: they would create it again."""
     confirm(f"Delete channel {name} of {topic} with all its messages?", yes=yes)
@@ -131,10 +116,7 @@ def _to(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> Start
     return positions(values, time.time())
 
 
-@channel.command("set-offset")
-@click.argument("topic", type=TOPIC)
-@click.argument("name", metavar="CHANNEL", type=CHANNEL)
-@click.option(
+_TO = click.option(
     "--to",
     "start",
     required=True,
@@ -144,9 +126,9 @@ def _to(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> Start
     help=f"{HELP} Or offset:BYTES, or count:NUMBER: these two need a partition, as in 3=offset:1000. May be repeated by"
     " partition; the other partitions stay where they are.",
 )
-@_TIMEOUT
-@yes_option
-@cluster_options
+
+
+@_command(_TO, _TIMEOUT, yes_option, name="set-offset")
 def set_offset(
     topic: str,
     name: str,
