@@ -14,10 +14,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from examples.flights.audit import SLOW, Audit
+from nsq_ha.base.markup import Html, join, tag
 from nsq_ha.dashboard import DashboardOptions, figures, serve
 from nsq_ha.dashboard.charts import ChartLine, bar, chart, lane, legend
 from nsq_ha.dashboard.history import ClusterEvent, Period
-from nsq_ha.dashboard.markup import Html, join, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Extra, Page, TableColumn
 

@@ -28,6 +28,7 @@ from starlette.types import ASGIApp
 from nsq_ha.admin import AdminClient
 from nsq_ha.admin.browsing import LogLook, browse, with_plugin
 from nsq_ha.admin.findings import is_loopback
+from nsq_ha.base.markup import Html
 from nsq_ha.base.threads import in_thread
 from nsq_ha.dashboard.changing import Changing
 from nsq_ha.dashboard.guard import (
@@ -40,7 +41,6 @@ from nsq_ha.dashboard.guard import (
     session_of,
 )
 from nsq_ha.dashboard.history import History
-from nsq_ha.dashboard.markup import Html
 from nsq_ha.dashboard.pages import change, frame, messages
 from nsq_ha.dashboard.pages.channel import channel_page
 from nsq_ha.dashboard.pages.nodes import node_page, nodes

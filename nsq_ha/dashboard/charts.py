@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.words import some
+from nsq_ha.base.markup import Child, Html, join, tag, visible
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.markup import Child, Html, join, tag, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -210,8 +210,8 @@ def bar(
         least: Its smallest width, so that it can be seen.
     """
     left, right = (_x(at, *window) for at in times)
-    width, (y, height) = f"{max(least, right - left):.1f}", edge
-    return tag("rect", tag("title", title), x=f"{left:.1f}", y=y, width=width, height=height, class_=kind)
+    width, (y, height) = max(least, right - left), edge
+    return tag("rect", tag("title", title), x=left, y=y, width=width, height=height, class_=kind)
 
 
 def _mark(at: float, window: tuple[float, float], height: int, title: str) -> Html:

@@ -11,11 +11,11 @@ import pytest
 
 from nsq_ha.admin import Latency, LookupdState, StoredMessage
 from nsq_ha.admin.browsing import Browsed, LogLook, LogPlace, with_plugin
+from nsq_ha.base.markup import Html, join, path, query, tag
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, ChartLine, chart, merged, timeline
 from nsq_ha.dashboard.guard import MAX_ADDRESS, arguments
 from nsq_ha.dashboard.history import ClusterEvent, History, Period
-from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import change, frame
 from nsq_ha.dashboard.pages.channel import channel_page
 from nsq_ha.dashboard.pages.messages import messages_page, place_of

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nsq_ha.base.markup import Html, join, path, tag
 from nsq_ha.dashboard.actions import ACTIONS, Action, ActionTarget
-from nsq_ha.dashboard.markup import Html, join, path, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page
 from nsq_ha.errors import ChangeIncompleteError, NsqError

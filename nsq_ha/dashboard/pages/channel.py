@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsq_ha.admin.words import some
+from nsq_ha.base.markup import Child, Html, join, tag
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import possible
-from nsq_ha.dashboard.markup import Child, Html, join, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.topics import incomplete, latencies
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn

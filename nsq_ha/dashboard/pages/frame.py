@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha._version import __version__
+from nsq_ha.base.markup import Html, join, tag
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.markup import Html, join, tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,8 +23,8 @@ from nsq_ha.admin.browsing import (
     going_on,
 )
 from nsq_ha.admin.words import start_of
+from nsq_ha.base.markup import Html, join, path, query, tag
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page
 from nsq_ha.errors import ConfigError

@@ -6,8 +6,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.causes import expected, incidents, incomplete, unled
+from nsq_ha.base.markup import Child, Html, join, link, tag
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.markup import Child, Html, join, link, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.base.markup import Child, Html, join, link, tag, visible
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.markup import Child, Html, join, link, tag, visible
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from nsq_ha.base.markup import join, tag
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.charts import legend
 from nsq_ha.dashboard.charts import timeline as lanes
-from nsq_ha.dashboard.markup import join, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.admin.causes import expected, incidents, unled
 from nsq_ha.admin.words import partly, some
+from nsq_ha.base.markup import Child, Html, join, path, query, tag
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import possible
-from nsq_ha.dashboard.markup import Child, Html, join, path, query, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Chart, Page, TableColumn
 from nsq_ha.policy.topology import tcp_address

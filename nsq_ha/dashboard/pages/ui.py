@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.admin.reading import FigureRow, Reading
 from nsq_ha.admin.words import partly
+from nsq_ha.base.markup import Child, Html, join, link, path, query, tag
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal
 from nsq_ha.dashboard.charts import ChartLine, chart
-from nsq_ha.dashboard.markup import Child, Html, join, link, path, query, tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -6,11 +6,11 @@ Escapes everything that comes from a log: other programs write names and ids.
 from __future__ import annotations
 
 import datetime
-import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
+from nsq_ha.base.markup import Html, join, tag
 from nsq_ha.spark.trace.pictures import latency_picture, named_marks, timeline_picture
 
 _STAGES: Final = {
@@ -53,55 +53,55 @@ def html_page(
     """
     named = named_marks(report, marks)
     measured = _soft(f"{_MEASURED_BY_NSQD if report['side'] == 'server' else _MEASURED} {latency_note}".rstrip())
-    heading = _text(title or "The life of every message")
-    style = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
-    parts = [
-        f"<h1>{heading}</h1>",
-        f'<p class="soft">{_text(_span(report))}</p>',
+    heading = title or "The life of every message"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", heading),
+        tag("style", Html(files(__package__).joinpath("page.css").read_text(encoding="utf-8"))),
+    )
+    body = tag(
+        "body",
+        tag("h1", heading),
+        _soft(_span(report)),
         _verdict(report),
         _stall(report),
-        *(f"<p>{_text(line)}</p>" for line in extra),
+        [tag("p", line) for line in extra],
         _section("Latency over time", latency_picture(report, named)),
         _section("Deliveries by partition", timeline_picture(report, named)),
-        _section("Outcomes of the messages", _soft(_COUNTED) + _outcomes(report)),
-        _section("Latency", measured + _latency(report)),
+        _section("Outcomes of the messages", _soft(_COUNTED), _outcomes(report)),
+        _section("Latency", measured, _latency(report)),
         _section("First anomalies", _anomalies(report)),
-        _section("Leaders", _soft("Since the acknowledgement of a leader's first publish.") + _leaders(report)),
-    ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{heading}</title><style>\n{style}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+        _section("Leaders", _soft("Since the acknowledgement of a leader's first publish."), _leaders(report)),
     )
+    return "<!doctype html>\n" + tag("html", head, body, lang="en")
 
 
-def _section(heading: str, content: str) -> str:
-    return f"<section><h2>{_text(heading)}</h2>{content}</section>"
+def _section(heading: str, *content: Html) -> Html:
+    return tag("section", tag("h2", heading), *content)
 
 
-def _soft(text: str) -> str:
-    return f'<p class="soft">{_text(text)}</p>'
+def _soft(text: str) -> Html:
+    return tag("p", text, class_="soft")
 
 
-def _verdict(report: Mapping[str, Any]) -> str:
+def _verdict(report: Mapping[str, Any]) -> Html:
     counts: Mapping[str, int] = report["counts"]
     summary = ", ".join(f"{counts[kind]:,} {name}" for kind, name in _KINDS.items() if kind in counts)
     if report["begin_ns"] is None:
         summary = "no trace lines"
     kind, word = ("ok", "ok") if report["is_ok"] else ("failed", "FAILED")
-    return f'<p class="verdict {kind}" id="verdict">{word}: {_text(summary)}</p>'
+    return tag("p", f"{word}: {summary}", class_=f"verdict {kind}", id="verdict")
 
 
-def _stall(report: Mapping[str, Any]) -> str:
+def _stall(report: Mapping[str, Any]) -> Html | None:
     stall = report["stall"]
     if stall is None:
-        return ""
-    seconds = (stall["end_ns"] - stall["begin_ns"]) / 1e9
-    return (
-        f'<p id="stall">Longest stall: <b>{seconds:,.2f} s</b>, in which a publish to '
-        f"{_text(stall['topic'])}-{_text(str(stall['partition']))} waited for its acknowledgement, from "
-        f"{_at(stall['begin_ns'], report)} s on.</p>"
-    )
+        return None
+    seconds = tag("b", f"{(stall['end_ns'] - stall['begin_ns']) / 1e9:,.2f} s")
+    waited = f", in which a publish to {stall['topic']}-{stall['partition']} waited for its acknowledgement, from "
+    return tag("p", "Longest stall: ", seconds, f"{waited}{_at(stall['begin_ns'], report)} s on.", id="stall")
 
 
 def _span(report: Mapping[str, Any]) -> str:
@@ -116,12 +116,12 @@ def _span(report: Mapping[str, Any]) -> str:
     )
 
 
-def _outcomes(report: Mapping[str, Any]) -> str:
+def _outcomes(report: Mapping[str, Any]) -> Html:
     rows = [(row["side"], row["topic"], row["channel"], row["outcome"], row["count"]) for row in report["outcomes"]]
     return _table(("log", "topic", "channel", "outcome", "messages#"), rows)
 
 
-def _latency(report: Mapping[str, Any]) -> str:
+def _latency(report: Mapping[str, Any]) -> Html:
     # What is the same in every row stands in the table of outcomes.
     places = [
         (name, key)
@@ -151,10 +151,10 @@ def _latency(report: Mapping[str, Any]) -> str:
     return _table(names, rows)
 
 
-def _anomalies(report: Mapping[str, Any]) -> str:
+def _anomalies(report: Mapping[str, Any]) -> Html:
     first: Sequence[Mapping[str, Any]] = report["first"]
     if not first:
-        return '<p class="soft">None.</p>'
+        return _soft("None.")
     rows = [
         (
             _KINDS.get(row["kind"], row["kind"]),
@@ -170,15 +170,16 @@ def _anomalies(report: Mapping[str, Any]) -> str:
     ]
     names = ("kind", "log", "partition", "channel", "message id#", "trace id#", "at s#", "detail")
     total = sum(report["counts"].values())
-    hint = (
-        f"<p>{len(first):,} of {total:,}. To look one up, ask the partition's leader: "
-        "<code>/message/get?topic=…&amp;partition=…&amp;search_mode=id&amp;search_pos=MESSAGE_ID</code>. "
-        "For a message inside a batch it answers with the first message of that batch.</p>"
+    hint = tag(
+        "p",
+        f"{len(first):,} of {total:,}. To look one up, ask the partition's leader: ",
+        tag("code", "/message/get?topic=…&partition=…&search_mode=id&search_pos=MESSAGE_ID"),
+        ". For a message inside a batch it answers with the first message of that batch.",
     )
-    return hint + _table(names, rows)
+    return join(hint, _table(names, rows))
 
 
-def _leaders(report: Mapping[str, Any]) -> str:
+def _leaders(report: Mapping[str, Any]) -> Html:
     rows = [(f"{row['topic']}-{row['partition']}", row["node"], _at(row["ts_ns"], report)) for row in report["leaders"]]
     return _table(("partition", "node", "from s#"), rows)
 
@@ -187,22 +188,18 @@ def _at(ts_ns: int | None, report: Mapping[str, Any]) -> str:
     return "" if ts_ns is None or report["begin_ns"] is None else f"{(ts_ns - report['begin_ns']) / 1e9:,.3f}"
 
 
-def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
     """Return a table; a name that ends in ``#`` is a column of numbers."""
-    kinds = [' class="n"' if name.endswith("#") else "" for name in names]
-    head = "".join(f"<th{kind}>{_text(name.rstrip('#'))}</th>" for name, kind in zip(names, kinds, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{_cell(cell)}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    kinds = ["n" if name.endswith("#") else None for name in names]
+    head = [tag("th", name.rstrip("#"), class_=kind) for name, kind in zip(names, kinds, strict=True)]
+    body = [
+        tag("tr", [tag("td", _cell(cell), class_=kind) for cell, kind in zip(row, kinds, strict=True)]) for row in rows
+    ]
+    table = tag("table", tag("thead", tag("tr", head)), tag("tbody", body))
+    return tag("div", table, class_="scroll")
 
 
-def _cell(cell: object) -> str:
+def _cell(cell: object) -> str | None:
     if isinstance(cell, int) and not isinstance(cell, bool):
         return f"{cell:,}" if cell < 10**9 else str(cell)
-    return "" if cell is None else _text(str(cell))
-
-
-def _text(text: str) -> str:
-    return html.escape(text, quote=True)
+    return None if cell is None else str(cell)

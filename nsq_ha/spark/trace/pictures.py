@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from nsq_ha.base.markup import Html, join, tag
 
 _WIDTH: Final = 1000
 _LEFT: Final = 110
@@ -61,11 +62,11 @@ def named_marks(report: Mapping[str, Any], marks: Collection[tuple[float, str]])
     return sorted(found, key=lambda mark: (mark.at_ns, mark.text))
 
 
-def latency_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ()) -> str:
+def latency_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ()) -> Html:
     """Return the lines of the 50th and 99th percentile from publish to delivery, on a logarithmic scale."""
     series: Sequence[Mapping[str, Any]] = report["series"]
     if not series:
-        return '<p class="soft">No message with both a publish and a delivery.</p>'
+        return tag("p", "No message with both a publish and a delivery.", class_="soft")
     least = max(min(row["p50_ms"] for row in series), 0.01)
     low = math.floor(math.log10(least))
     high = max(math.ceil(math.log10(max(*(row["p99_ms"] for row in series), 0.02))), low + 1)
@@ -74,24 +75,24 @@ def latency_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ()) 
     def y(milliseconds: float) -> float:
         return _TOP + plot * (1 - (math.log10(max(milliseconds, 10.0**low)) - low) / (high - low))
 
-    parts: list[str] = []
+    parts: list[Html] = []
     for value in (10.0**power for power in range(low, high + 1)):
-        parts.append(_element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y(value), y2=y(value), stroke="var(--line)"))
+        parts.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y(value), y2=y(value), stroke="var(--line)"))
         parts.append(_label(_milliseconds(value), _LEFT - 8, y(value) + 4, "end"))
     for number, (name, label) in enumerate(_PERCENTILES.items()):
         color = f"var(--{name.removesuffix('_ms')})"
         for run in _runs(series):
             points = " ".join(f"{_x(report, row['bucket'] + 0.5):.1f},{y(row[name]):.1f}" for row in run)
-            parts.append(_element("polyline", class_=name, points=points, fill="none", stroke=color, stroke_width=2))
+            parts.append(tag("polyline", class_=name, points=points, fill="none", stroke=color, stroke_width=2))
         for row in series:
             read = f"{_seconds(report, row['bucket'])} s: {row[name]:,.2f} ms, {row['messages']:,} messages"
             x = _x(report, row["bucket"] + 0.5)
-            parts.append(_element("circle", _title(read), cx=x, cy=y(row[name]), r=2.5, fill=color))
+            parts.append(tag("circle", _title(read), cx=x, cy=y(row[name]), r=2.5, fill=color))
         at = _LEFT + 220 * number
-        parts += [_element("rect", x=at, y=5, width=12, height=4, fill=color), _label(label, at + 18, 12)]
+        parts += [tag("rect", x=at, y=5, width=12, height=4, fill=color), _label(label, at + 18, 12)]
     middle = f"{_TOP + plot / 2:.1f}"
     turned = f"rotate(-90 14 {middle})"
-    parts.append(_element("text", "publish to delivery", x=14, y=middle, text_anchor="middle", transform=turned))
+    parts.append(tag("text", "publish to delivery", x=14, y=middle, text_anchor="middle", transform=turned))
     parts += _axis(report, _HEIGHT, "time of the publish")
     named, above = _named(report, marks, _HEIGHT - _BOTTOM)
     return _svg("latency", "Latency from publish to delivery over time", _HEIGHT, named + parts, above)
@@ -108,46 +109,49 @@ def _runs(series: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     return runs
 
 
-def timeline_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ()) -> str:
+def timeline_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ()) -> Html:
     """Return one row per partition: bars for deliveries, marks for changes of leader and anomalies."""
     places = sorted({(row["topic"], row["partition"]) for row in report["timeline"] + report["leaders"]})
     if not places:
-        return '<p class="soft">Nothing was delivered.</p>'
+        return tag("p", "Nothing was delivered.", class_="soft")
     headed = len({topic for topic, _ in places}) > 1
     most = max((row["messages"] for row in report["timeline"]), default=1)
-    parts: list[str] = []
+    parts: list[Html] = []
     height, heading = _TOP, ""
     for topic, partition in places[:_MAX_ROWS]:
         if headed and topic != heading:
             height, heading = height + _HEADING, topic
             short = topic if len(topic) <= _LONGEST_NAME else f"{topic[:_LONGEST_NAME]}…"
-            parts.append(_element("text", _text(short), class_="topic", x=0, y=height - 6))
+            parts.append(tag("text", short, class_="topic", x=0, y=height - 6))
         height += _ROW
         base = height - 6
         row = [
             _label(f"partition {partition}", _LEFT - 8, base - 6, "end"),
-            _element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=base, y2=base, stroke="var(--line)"),
+            tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=base, y2=base, stroke="var(--line)"),
             *_bars(report, (topic, partition), base, most),
             *_leader_marks(report, (topic, partition), base),
             *_anomaly_marks(report, (topic, partition), base),
         ]
-        parts.append(_element("g", *row, class_="partition"))
+        parts.append(tag("g", *row, class_="partition"))
     height += _BOTTOM
     parts += _axis(report, height, "time of the delivery")
     named, above = _named(report, marks, height - _BOTTOM)
     picture = _svg("timeline", "Messages delivered by partition over time", height, named + parts, above)
     hidden = len(places) - _MAX_ROWS
     more = f", {hidden} more partitions are not shown" if hidden > 0 else ""
-    legend = (
-        '<p class="soft">Bars: messages delivered, the highest is '
-        f"{most:,} in {report['bucket_ns'] / 1e9:,.2f} s. "
-        '<span style="color:var(--lead)">▼ leader</span>, '
-        f'<span style="color:var(--bad)">● anomaly</span>; rest the pointer on one to read it{more}.</p>'
+    legend = tag(
+        "p",
+        f"Bars: messages delivered, the highest is {most:,} in {report['bucket_ns'] / 1e9:,.2f} s. ",
+        tag("span", "▼ leader", style="color:var(--lead)"),
+        ", ",
+        tag("span", "● anomaly", style="color:var(--bad)"),
+        f"; rest the pointer on one to read it{more}.",
+        class_="soft",
     )
-    return picture + legend
+    return join(picture, legend)
 
 
-def _bars(report: Mapping[str, Any], place: tuple[str, int], base: float, most: int) -> list[str]:
+def _bars(report: Mapping[str, Any], place: tuple[str, int], base: float, most: int) -> list[Html]:
     wide = max(_x(report, 1) - _x(report, 0) - 0.5, 0.5)
     bars = []
     for row in report["timeline"]:
@@ -155,29 +159,29 @@ def _bars(report: Mapping[str, Any], place: tuple[str, int], base: float, most: 
             tall = max(1.0, (_ROW - 12) * row["messages"] / most)
             title = _title(f"{_seconds(report, row['bucket'])} s: {row['messages']:,} messages")
             x = _x(report, row["bucket"])
-            bars.append(_element("rect", title, x=x, y=base - tall, width=wide, height=tall, fill="var(--bar)"))
+            bars.append(tag("rect", title, x=x, y=base - tall, width=wide, height=tall, fill="var(--bar)"))
     return bars
 
 
-def _leader_marks(report: Mapping[str, Any], place: tuple[str, int], base: float) -> list[str]:
+def _leader_marks(report: Mapping[str, Any], place: tuple[str, int], base: float) -> list[Html]:
     marks = []
     found = [row for row in report["leaders"] if (row["topic"], row["partition"]) == place]
     for number, row in enumerate(found):
         x, top = _x_ns(report, row["ts_ns"]), base - _ROW + 8
         since = f"leads from {(row['ts_ns'] - report['begin_ns']) / 1e9:,.2f} s on" if number else "leads at first"
         path = f"M{x - 5:.1f} {top} h10 l-5 7 z"
-        arrow = _element("path", _title(f"{row['node']} {since}"), d=path, fill="var(--lead)")
-        line = _element("line", x1=x, x2=x, y1=top, y2=base, stroke="var(--lead)", stroke_width=1.5)
-        marks.append(_element("g", line * bool(number), arrow, class_="leader change" if number else "leader"))
+        arrow = tag("path", _title(f"{row['node']} {since}"), d=path, fill="var(--lead)")
+        line = tag("line", x1=x, x2=x, y1=top, y2=base, stroke="var(--lead)", stroke_width=1.5)
+        marks.append(tag("g", line if number else None, arrow, class_="leader change" if number else "leader"))
     return marks
 
 
-def _anomaly_marks(report: Mapping[str, Any], place: tuple[str, int], base: float) -> list[str]:
+def _anomaly_marks(report: Mapping[str, Any], place: tuple[str, int], base: float) -> list[Html]:
     if report["begin_ns"] is None:
         return []
     found = [row for row in report["first"] if (row["topic"], row["partition"]) == place and row["ts_ns"] is not None]
     return [
-        _element(
+        tag(
             "circle",
             _title(f"{row['kind']}: message {row['message_id']}, {row['detail']}"),
             class_="anomaly",
@@ -190,7 +194,7 @@ def _anomaly_marks(report: Mapping[str, Any], place: tuple[str, int], base: floa
     ]
 
 
-def _axis(report: Mapping[str, Any], height: float, name: str) -> list[str]:
+def _axis(report: Mapping[str, Any], height: float, name: str) -> list[Html]:
     span = _span_s(report)
     step = _step(span)
     ticks = [
@@ -228,7 +232,7 @@ def _milliseconds(value: float) -> str:
     return f"{value / 1000:g} s" if value >= 1000 else f"{value:g} ms"
 
 
-def _named(report: Mapping[str, Any], marks: Sequence[NamedTime], bottom: float) -> tuple[list[str], float]:
+def _named(report: Mapping[str, Any], marks: Sequence[NamedTime], bottom: float) -> tuple[list[Html], float]:
     """Return the longest stall as a band, and each mark as a line with its name above, and the room for the names."""
     parts = []
     stall = report["stall"]
@@ -236,45 +240,32 @@ def _named(report: Mapping[str, Any], marks: Sequence[NamedTime], bottom: float)
         left, right = (_x_ns(report, stall[name]) for name in ("begin_ns", "end_ns"))
         title = _title(f"the longest stall: {(stall['end_ns'] - stall['begin_ns']) / 1e9:,.2f} s")
         place = {"x": left, "y": 0, "width": max(1.0, right - left), "height": bottom}
-        parts.append(_element("rect", title, class_="stall", **place, fill="var(--bad)", opacity=".13"))
+        parts.append(tag("rect", title, class_="stall", **place, fill="var(--bad)", opacity=".13"))
     ends: list[float] = []
     for mark in marks:
         x, wide = _x_ns(report, mark.at_ns), _LETTER * len(mark.text) + 10
         left = x if x + wide <= _WIDTH else x - wide
         line = next((number for number, end in enumerate(ends) if end <= left), len(ends))
         color = "var(--lead)" if mark.kind == "leader" else "var(--bad)"
-        name = ""
+        name = None
         if line < _MAX_LINES:
             ends[line:] = [left + wide, *ends[line + 1 :]]
             name = _label(mark.text, x, -_LINE * line - 5, "start" if left == x else "end")
         top = -_LINE * min(line, _MAX_LINES - 1) - 4
-        dashed = _element("line", x1=x, x2=x, y1=top, y2=bottom, stroke=color, stroke_dasharray="4 3")
-        parts.append(_element("g", _title(mark.text), dashed, name, class_=f"mark {mark.kind}"))
+        dashed = tag("line", x1=x, x2=x, y1=top, y2=bottom, stroke=color, stroke_dasharray="4 3")
+        parts.append(tag("g", _title(mark.text), dashed, name, class_=f"mark {mark.kind}"))
     return parts, _LINE * len(ends) + 6 if ends else 0
 
 
-def _svg(name: str, title: str, height: float, parts: Sequence[str], above: float) -> str:
+def _svg(name: str, title: str, height: float, parts: Sequence[Html], above: float) -> Html:
     box = f"0 {-above} {_WIDTH} {height + above}"
-    return f'<div class="scroll">{_element("svg", *parts, id=name, viewBox=box, role="img", aria_label=title)}</div>'
+    svg = tag("svg", *parts, id=name, viewBox=box, role="img", aria_label=title)
+    return tag("div", svg, class_="scroll")
 
 
-def _label(text: str, x: float, y: float, anchor: str = "start") -> str:
-    return _element("text", _text(text), x=x, y=y, text_anchor=anchor)
+def _label(text: str, x: float, y: float, anchor: str = "start") -> Html:
+    return tag("text", text, x=x, y=y, text_anchor=anchor)
 
 
-def _title(text: str) -> str:
-    return _element("title", _text(text))
-
-
-def _text(value: object) -> str:
-    """Return a value of the report as escaped HTML: other programs write all of them, even numbers."""
-    return html.escape(str(value))
-
-
-def _element(name: str, *children: str, **attributes: str | float) -> str:
-    """Return an element with its children, which are markup; hyphens in names of attributes are underscores here."""
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{f"{value:.1f}" if isinstance(value, float) else _text(value)}"'
-        for key, value in attributes.items()
-    )
-    return f"<{name}{written}>{''.join(children)}</{name}>"
+def _title(text: str) -> Html:
+    return tag("title", text)

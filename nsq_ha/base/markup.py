@@ -30,7 +30,8 @@ def tag(name: str, /, *children: Child | Iterable[Child], **attributes: str | fl
         name: Its name; never from outside.
         *children: Its contents.
         **attributes: Its attributes. A trailing underscore is dropped (``class_``), others become hyphens
-            (``data_key``). None and False leave the attribute out; True gives it without a value.
+            (``data_key``). None and False leave the attribute out; True gives it without a value. A float, such as a
+            place in a picture, is written with one digit.
     """
     parts = [f"<{name}"]
     for key, value in attributes.items():
@@ -60,9 +61,9 @@ def join(*children: Child | Iterable[Child]) -> Html:
 
 
 def _attribute(key: str, value: float | str) -> str:
+    text = f"{value:.1f}" if isinstance(value, float) else str(value)
     # What a form sends back must stay what it was.
-    text = str(value) if key == "value" else visible(str(value))
-    return html.escape(text, quote=True)
+    return html.escape(text if key == "value" else visible(text), quote=True)
 
 
 def visible(text: str) -> str:
