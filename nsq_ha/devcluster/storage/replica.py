@@ -408,16 +408,14 @@ class Replica:
         channel.cursor.shared = True
         self._connect(channel.name, channel)
 
-    def remove_channel(self, name: str) -> bool:
-        """Delete a channel and disconnect its consumers. Return False if it is not live."""
+    def remove_channel(self, name: str) -> None:
+        """Delete a channel and disconnect its consumers."""
         channel = self.channels.pop(name, None)
         self.cursors.pop(name, None)
         for follower in self.followers:
             follower.cursors.pop(name, None)
-        if channel is None:
-            return False
-        channel.drop_consumers()
-        return True
+        if channel is not None:
+            channel.drop_consumers()
 
     def sync_registered(self) -> None:
         """Have the channels that are registered at the nsqlookupds, and no others, if the topic demands it.

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 
 from nsq_ha.errors import LocalProtocolError, MessageRefusedError
 from nsq_ha.protocol import commands
@@ -183,35 +184,22 @@ class CommandDecoder(StreamDecoder[Event]):
         else:
             ext, content = _split_ext(body)
             if not content:
-                yield refusal(word, "E_BAD_BODY", f"invalid body size {size} in ext json header content length")
+                yield _no_content(word, body)
             fault = _fault_of(word, ext) or self._unsupported(header)
             yield fault or commands.PubExt(header.topic, header.partition, ext, content)
 
     def _read_batch(self, header: PublishHeader) -> _Reading:
-        word = header.word
-        count = yield from self._take_count(word)
-        bodies: list[bytes] = []
-        pairs: list[tuple[bytes, bytes]] = []
-        kept = 0
-        for number in range(count):
-            size = yield from self._take_size()
-            kept += size
-            complaint = self._complaint_of_size(word, number, size, kept)
-            if complaint is not None:
-                yield complaint
-            body = yield from self._take(size)
-            if word != b"MPUB_EXT":
-                bodies.append(body)
-                continue
-            ext, content = _split_ext(body)
-            if not content:
-                yield refusal(word, "E_BAD_BODY", f"invalid body size {size} in ext json header content length")
-            fault = (self._unsupported(header) or _fault_of(word, ext)) if ext else None
-            if fault is not None:
-                yield fault
-                return  # the rest of the batch is read as commands
-            pairs.append((ext, content))
-        yield _batch_of(header, bodies, pairs)
+        bodies = yield from self._take_batch(header.word, partial(self._fault_of_body, header))
+        if bodies is not None:
+            yield _batch_of(header, bodies)
+
+    def _fault_of_body(self, header: PublishHeader, body: bytes) -> Malformed | None:
+        if header.word != b"MPUB_EXT":
+            return None
+        ext, content = _split_ext(body)
+        if not content:
+            return _no_content(header.word, body)
+        return (self._unsupported(header) or _fault_of(header.word, ext)) if ext else None
 
     def _complaint_of_size(self, word: bytes, number: int, size: int, kept: int) -> Malformed | None:
         complaint = super()._complaint_of_size(word, number, size, kept)
@@ -232,6 +220,10 @@ def _split_ext(body: bytes) -> tuple[bytes, bytes]:
     return body[2:content], body[content:]
 
 
+def _no_content(word: bytes, body: bytes) -> Malformed:
+    return refusal(word, "E_BAD_BODY", f"invalid body size {len(body)} in ext json header content length")
+
+
 def _fault_of(word: bytes, ext: bytes) -> Malformed | None:
     try:
         trace_id_of(ext)
@@ -240,14 +232,14 @@ def _fault_of(word: bytes, ext: bytes) -> Malformed | None:
     return None
 
 
-def _batch_of(header: PublishHeader, bodies: list[bytes], pairs: list[tuple[bytes, bytes]]) -> _AnyMpub:
+def _batch_of(header: PublishHeader, bodies: list[bytes]) -> _AnyMpub:
     topic, partition = header.topic, header.partition
     if header.word == b"MPUB":
         return commands.Mpub(topic, partition, tuple(bodies))
     if header.word == b"MPUB_TRACE":
         traced = tuple((int.from_bytes(body[:8], "big"), body[8:]) for body in bodies)
         return commands.MpubTrace(topic, partition, traced)
-    return commands.MpubExt(topic, partition, tuple(pairs))
+    return commands.MpubExt(topic, partition, tuple(map(_split_ext, bodies)))
 
 
 def decode_commands(data: bytes, *, magic: bool = False) -> list[commands.Command | Malformed]:

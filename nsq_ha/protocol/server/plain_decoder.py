@@ -123,17 +123,8 @@ class PlainDecoder(StreamDecoder[PlainEvent]):
             yield refusal(b"MPUB", "E_BAD_BODY", f"MPUB invalid body size {size}")
         if size > largest:
             yield refusal(b"MPUB", "E_BAD_BODY", f"MPUB body too big {size} > {largest}")
-        count = yield from self._take_count(b"MPUB")
-        bodies: list[bytes] = []
-        kept = 0
-        for number in range(count):
-            size = yield from self._take_size()
-            kept += size
-            complaint = self._complaint_of_size(b"MPUB", number, size, kept)
-            if complaint is not None:
-                yield complaint
-            bodies.append((yield from self._take(size)))
-        yield commands.Mpub(topic, None, tuple(bodies))
+        bodies = yield from self._take_batch(b"MPUB")
+        yield commands.Mpub(topic, None, tuple(bodies or ()))
 
 
 def _milliseconds(text: bytes) -> tuple[int, int] | None:

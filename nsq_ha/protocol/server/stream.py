@@ -7,7 +7,7 @@ generator, which pauses where more bytes are needed, and yields events.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -151,12 +151,36 @@ class StreamDecoder(ABC, Generic[AnyEvent]):
         body = yield from self._take(size)
         yield commands.Auth(body) if word == b"AUTH" else commands.Identify(body)
 
-    def _take_count(self, word: bytes) -> Generator[BodyEvent | None, None, int]:
-        """Read the number of messages of a batch."""
+    def _take_batch(
+        self, word: bytes, fault_of: Callable[[bytes], Malformed | None] = lambda _: None
+    ) -> Generator[BodyEvent | None, None, list[bytes] | None]:
+        """Read the messages of a batch.
+
+        Args:
+            word: The command.
+            fault_of: Returns the complaint about a message that was read, or None.
+
+        Returns:
+            The messages. None after a complaint with which the connection stays open: the rest is read as commands.
+        """
         count = yield from self._take_size()
         if not 0 < count <= (self._limits.max_body_bytes - 4) // 5:
             yield refusal(word, "E_BAD_BODY", f"MPUB invalid message count {count}")
-        return count
+        bodies: list[bytes] = []
+        kept = 0
+        for number in range(count):
+            size = yield from self._take_size()
+            kept += size
+            complaint = self._complaint_of_size(word, number, size, kept)
+            if complaint is not None:
+                yield complaint
+            body = yield from self._take(size)
+            fault = fault_of(body)
+            if fault is not None:
+                yield fault
+                return None
+            bodies.append(body)
+        return bodies
 
     def _complaint_of_size(self, word: bytes, number: int, size: int, kept: int) -> Malformed | None:
         """Return the complaint about the size of a message of a batch, of which ``kept`` bytes are announced."""
