@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,7 @@ from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.reports import ConsumerReports
 from nsq_ha.consumer.source import Source
 from nsq_ha.consumer.starting import Start, create_channels
-from nsq_ha.engine.connect_limiter import ConnectLimiter
+from nsq_ha.engine.connect_limiter import ConnectLimiter, ended
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.waiting import is_foreign, uninterrupted
 from nsq_ha.errors import (
@@ -35,6 +36,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     ServerError,
 )
+from nsq_ha.policy.connect_limit import ConnectLimit
 from nsq_ha.policy.skipping import skipping_of
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
 from nsq_ha.protocol.encoding import encode_ready
@@ -81,6 +83,7 @@ class Connecting:
         self.partitions: Partitions = Partitions(watch, channel, config, shell.machine, monotonic())
         self.reports: ConsumerReports = ConsumerReports(watch, channel, self.partitions.why_not)
         self._limiter = ConnectLimiter()
+        self._limits: defaultdict[str, ConnectLimit] = defaultdict(ConnectLimit)
         self._attempts: dict[Subscription, asyncio.Task[None]] = {}
         self._tasks = Tasks(log)
         self._open: dict[Subscription, Connection] = {}
@@ -205,9 +208,8 @@ class Connecting:
             partial(self._lost, conn), messages=source.arrived, refusals=source.refused, damaged=source.damaged
         )
         try:
-            return await self._limiter.open(
-                node, lambda: Connection.open(config, node, callbacks, extend_support=meta.extend_support)
-            )
+            opening = partial(Connection.open, config, node, callbacks, extend_support=meta.extend_support)
+            return await self._limiter.open(node, self._limits[node.address], opening)
         except ServerError as error:
             if interval != self._config.heartbeat_interval and "heartbeat_interval" in str(error):
                 heartbeats.refused()
@@ -263,7 +265,7 @@ class Connecting:
     def _lost(self, conn: Subscription, error: NsqError) -> None:
         """Take the end of a connection; one that is not subscribed yet fails its attempt."""
         if (connection := self._open.pop(conn, None)) is not None:
-            self._limiter.ended(connection)
+            ended(connection, self._limits[conn.node.address])
         conn.handle = None
         if conn not in self._attempts:
             self._subscriptions.lost(conn, error, monotonic())

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from nsq_ha.errors import AuthError, NsqError
-from nsq_ha.policy.connect_limit import PROOF, ConnectLimit
+from nsq_ha.policy.connect_limit import PROOF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from nsq_ha.engine.connection import Connection
+    from nsq_ha.policy.connect_limit import ConnectLimit
     from nsq_ha.policy.topology import Node
 
 AT_ONCE: Final = 16
@@ -23,7 +24,6 @@ class ConnectLimiter:
     """Opens the connections of one client."""
 
     def __init__(self) -> None:
-        self._limit = ConnectLimit()
         self._is_authorized = False  # the cluster has accepted a secret of this client
         self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
@@ -31,33 +31,37 @@ class ConnectLimiter:
         """Return what bounds the connections to an nsqd that are being opened, and the requests that go with them."""
         return self._slots.setdefault(node.address, asyncio.Semaphore(AT_ONCE))
 
-    async def open(self, node: Node, opening: Callable[[], Coroutine[Any, Any, Connection]]) -> Connection:
-        """Open a connection; at once unless the nsqd fails. Its owner calls :meth:`ended` at its end.
+    async def open(
+        self, node: Node, limit: ConnectLimit, opening: Callable[[], Coroutine[Any, Any, Connection]]
+    ) -> Connection:
+        """Open a connection; at once unless the nsqd fails. Its owner calls :func:`ended` at its end.
 
         Args:
             node: The nsqd.
+            limit: What its owner knows of how often it may be connected to.
             opening: Opens the connection.
 
         Raises:
             NsqError: It could not be opened.
         """
-        limit, address, now = self._limit, node.address, asyncio.get_running_loop().time
+        now = asyncio.get_running_loop().time
         async with self.slots(node):
-            while (wait := limit.wait(address, now())) > 0:  # noqa: ASYNC110 - time passes, too
+            while (wait := limit.wait(now())) > 0:  # noqa: ASYNC110 - time passes, too
                 await asyncio.sleep(min(wait, PROOF))  # another connection may show that it works
-            limit.begin(address, now())
+            limit.begin(now())
             try:
                 connection = await opening()
             except NsqError as error:
-                limit.failed(address, 0.0)
+                limit.failed(0.0)
                 if isinstance(error, AuthError) and self._is_authorized:
                     error.retriable = True  # the auth server may be away, which nsqd does not tell from a wrong secret
                 raise
         self._is_authorized |= connection.identity.auth_required
-        limit.opened(address, now())
+        limit.opened(now())
         return connection
 
-    def ended(self, connection: Connection) -> None:
-        """Record the end of a connection."""
-        if connection.was_ended_by_peer:
-            self._limit.failed(connection.node.address, asyncio.get_running_loop().time() - connection.opened_at)
+
+def ended(connection: Connection, limit: ConnectLimit) -> None:
+    """Record the end of a connection to an nsqd with this limit."""
+    if connection.was_ended_by_peer:
+        limit.failed(asyncio.get_running_loop().time() - connection.opened_at)

@@ -29,46 +29,39 @@ SETTLED: Final = 10.0
 """Seconds after which the loss of a connection is no sign of a bad nsqd."""
 
 
-class _Failing(msgspec.Struct):
-    proof: float
-    next_at: float
+class ConnectLimit(msgspec.Struct, eq=False):
+    """How often one client may connect to one nsqd.
+
+    Attributes:
+        proof: Seconds for which it must be connected to before it counts as working; 0 if it works.
+        next_at: When the next attempt may begin.
+        well_since: Since when it is connected to without a fault.
+    """
+
+    proof: float = 0.0
+    next_at: float = -math.inf
     well_since: float = math.inf
 
-
-class ConnectLimit:
-    """The nsqds of one client that fail, by address."""
-
-    def __init__(self) -> None:
-        self._failing: dict[str, _Failing] = {}
-
-    def wait(self, address: str, now: float) -> float:
+    def wait(self, now: float) -> float:
         """Return the seconds until an attempt may begin: 0 for now. It may be sooner if another one succeeds."""
-        nsqd = self._failing.get(address)
-        if nsqd is None:
-            return 0.0
-        if now >= nsqd.well_since + nsqd.proof:
-            del self._failing[address]
-            return 0.0
-        return max(0.0, nsqd.next_at - now)
+        if now >= self.well_since + self.proof:
+            self.proof, self.next_at = 0.0, -math.inf
+        return max(0.0, self.next_at - now)
 
-    def begin(self, address: str, now: float) -> None:
+    def begin(self, now: float) -> None:
         """Record that an attempt begins."""
-        if (nsqd := self._failing.get(address)) is not None:
-            nsqd.next_at = max(nsqd.next_at, now - 2 * GAP) + GAP
+        if self.proof:
+            self.next_at = max(self.next_at, now - 2 * GAP) + GAP
 
-    def opened(self, address: str, now: float) -> None:
+    def opened(self, now: float) -> None:
         """Record that an attempt succeeded."""
-        if (nsqd := self._failing.get(address)) is not None:
-            nsqd.well_since = min(nsqd.well_since, now)
+        self.well_since = min(self.well_since, now)
 
-    def failed(self, address: str, lasted: float) -> None:
+    def failed(self, lasted: float) -> None:
         """Record that an attempt failed, or that the nsqd ended a connection.
 
         Args:
-            address: Of the nsqd.
             lasted: Seconds from the handshake to the end; 0 without a handshake.
         """
         if lasted < SETTLED:
-            before = self._failing.get(address)
-            next_at = -math.inf if before is None else before.next_at
-            self._failing[address] = _Failing(max(PROOF, 2 * lasted), next_at)
+            self.proof, self.well_since = max(PROOF, 2 * lasted), math.inf

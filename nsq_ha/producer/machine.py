@@ -363,7 +363,7 @@ class ProducerMachine(Connections):
             self.past.add(lane.counts)
             self.leave(lane, ConnectionLostError("closed the idle connection"), now)
         for address, nsqd in list(self.nsqds.items()):
-            if nsqd.shared is None and not nsqd.unshared:
+            if nsqd.shared is None and not nsqd.unshared and now >= nsqd.limit.next_at:
                 del self.nsqds[address]
         self.actions.append(ForgetTopic(topic))
 

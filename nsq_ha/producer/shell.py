@@ -19,7 +19,7 @@ from nsq_ha.base.resuming import detached, resume
 from nsq_ha.base.tasks import Tasks
 from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine import observe
-from nsq_ha.engine.connect_limiter import ConnectLimiter
+from nsq_ha.engine.connect_limiter import ConnectLimiter, ended
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.loops import Alarm
@@ -272,7 +272,8 @@ class ProducerShell:
         )
         failure: NsqError | None = ConnectionLostError("unexpected error while connecting")
         try:
-            handle = await self._limiter.open(conn.node, lambda: Connection.open(self._config, conn.node, callbacks))
+            opening = partial(Connection.open, self._config, conn.node, callbacks)
+            handle = await self._limiter.open(conn.node, conn.nsqd.limit, opening)
             if conn.step is ConnectionStep.CLOSED:
                 handle.abort(ConnectionLostError("no longer needed"))
                 return
@@ -319,7 +320,7 @@ class ProducerShell:
 
     def _lost(self, conn: ProducerConn, error: NsqError) -> None:
         if isinstance(conn.handle, Connection):
-            self._limiter.ended(conn.handle)
+            ended(conn.handle, conn.nsqd.limit)
         self._tell(self.machine.closed, conn, error)
 
     def _resumed(self, conn: ProducerConn) -> None:

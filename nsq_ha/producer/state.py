@@ -21,7 +21,7 @@ import msgspec
 
 from nsq_ha.errors import NsqError
 from nsq_ha.message import Receipt
-from nsq_ha.policy.connect_limit import GAP
+from nsq_ha.policy.connect_limit import GAP, ConnectLimit
 from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.sharding import Key
 from nsq_ha.policy.timing import Outage
@@ -153,7 +153,8 @@ class NsqdHealth:
         shared: The connection for all lanes that have none of their own.
         unshared: Number of connections that lanes have of their own.
         failures: Failures in a row since nsqd accepted a command.
-        retry_at: When to connect again.
+        retry_at: When to want a connection again.
+        limit: How often it may be connected to, whatever wants a connection.
         probe_at: When to try it again though others work.
         ask_at: When to ask again over another connection whether it answers.
         is_suspect: Whether others are preferred to it: it could not be connected to, or answers no publish.
@@ -167,6 +168,7 @@ class NsqdHealth:
     probe_at: float = -math.inf
     ask_at: float = -math.inf
     is_suspect: bool = False
+    limit: ConnectLimit = field(default_factory=ConnectLimit)
 
     def suspect(self, now: float) -> None:
         """Prefer others for now."""

@@ -4,14 +4,12 @@ import pytest
 
 from nsq_ha.policy.connect_limit import GAP, PROOF, SETTLED, ConnectLimit
 
-A = "10.0.0.1:4150"
-
 
 def begun(limit: ConnectLimit, now: float) -> int:
     """Begin as many as may begin now, 100 at most; return how many."""
     count = 0
-    while count < 100 and limit.wait(A, now) == 0:
-        limit.begin(A, now)
+    while count < 100 and limit.wait(now) == 0:
+        limit.begin(now)
         count += 1
     return count
 
@@ -19,41 +17,40 @@ def begun(limit: ConnectLimit, now: float) -> int:
 def test_nothing_delays_attempts_at_one_that_works() -> None:
     limit = ConnectLimit()
     assert begun(limit, 0.0) == 100
-    limit.opened(A, 0.0)
-    limit.failed(A, SETTLED)
+    limit.opened(0.0)
+    limit.failed(SETTLED)
     assert begun(limit, 1.0) == 100
 
 
 def test_attempts_at_one_that_fails_are_rare() -> None:
     limit = ConnectLimit()
-    limit.failed(A, 0.0)
+    limit.failed(0.0)
     assert begun(limit, 0.0) == 3
     count, now = 0, 0.0
     while now < 20.0:
-        now += limit.wait(A, now)
+        now += limit.wait(now)
         count += begun(limit, now)
-        limit.failed(A, 0.0)
+        limit.failed(0.0)
     assert count == pytest.approx(20.0 / GAP, abs=1)
-    assert limit.wait("another:1", now) == 0
 
 
 @pytest.mark.parametrize(("lasted", "proof"), [(0.0, PROOF), (0.1, PROOF), (1.0, 2.0), (4.0, 8.0)])
 def test_it_works_again_when_it_has_been_connected_to_for_longer_than_before(lasted: float, proof: float) -> None:
     limit = ConnectLimit()
-    limit.failed(A, lasted)
+    limit.failed(lasted)
     assert begun(limit, 1.0) == 3
-    limit.opened(A, 1.0)
-    limit.opened(A, 1.2)  # another connection to it
-    assert limit.wait(A, 1.0 + proof - 0.01) == pytest.approx(max(0.0, GAP - proof + 0.01))
+    limit.opened(1.0)
+    limit.opened(1.2)  # another connection to it
+    assert limit.wait(1.0 + proof - 0.01) == pytest.approx(max(0.0, GAP - proof + 0.01))
     begun(limit, 1.0 + proof - 0.01)
     assert begun(limit, 1.0 + proof) == 100
 
 
 def test_a_fault_begins_the_proof_again() -> None:
     limit = ConnectLimit()
-    limit.failed(A, 0.0)
-    limit.opened(A, 1.0)
-    limit.failed(A, 0.1)
+    limit.failed(0.0)
+    limit.opened(1.0)
+    limit.failed(0.1)
     assert begun(limit, 1.0 + PROOF) == 3
-    limit.opened(A, 2.0)
+    limit.opened(2.0)
     assert begun(limit, 2.0 + PROOF) == 100

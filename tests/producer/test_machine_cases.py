@@ -364,6 +364,17 @@ def test_what_nobody_uses_is_forgotten() -> None:
     assert (list(driven.machine.topics), list(driven.machine.nsqds)) == (["u"], [NODES[1].address])
 
 
+def test_an_nsqd_that_fails_is_not_forgotten_with_another_topic() -> None:
+    driven = Driven(NODES[0])
+    driven.machine.cancel(driven.publish(), driven.now)
+    conn = driven.attempts[0]
+    conn.nsqd.limit.next_at = driven.now + 20.0
+    driven.machine.closed(conn, ConnectionLostError("lost"), driven.now)
+    driven.machine.topic("u", driven.now)
+    driven.wait(15.0)
+    assert (list(driven.machine.topics), list(driven.machine.nsqds.values())) == (["t"], [conn.nsqd])
+
+
 def test_waiting_for_connections_holds_them() -> None:
     driven = Driven(*NODES[:2], idle_timeout=5.0)
     lanes = driven.machine.prepare(driven.topic, driven.now)
