@@ -5,19 +5,15 @@ upstream nsqd, whose program ``UPSTREAM_NSQD_BIN`` names; ``ha``, ``spark`` and 
 the HA server, whose nsqlookupd ``NSQ_HA_TEST_LOOKUPD`` names.
 """
 
-from __future__ import annotations
-
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from benchmarks import canned_publish, figures, growth, ha, spark
 from benchmarks.canned import MARK, compare, report
 from benchmarks.peers import __main__ as peers
 from benchmarks.record import Record, load
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def guard(record: Record) -> None:

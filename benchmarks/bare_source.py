@@ -3,17 +3,12 @@
 What its micro-batches cost more than those of a built-in source is PySpark's.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType
 
 PARTITIONS: Final = 2
 ROWS: Final = 20

@@ -10,21 +10,17 @@ median of the ratios. It is the guard against a slower consumer path; the mark
 is 1.5.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import statistics
 import struct
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from benchmarks.canned_server import HEAD, OK, allow_floods, serving
 from nsq_ha import Consumer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 READ_BYTES: Final = 256 * 1024
 MARK: Final = 1.5

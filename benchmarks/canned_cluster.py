@@ -3,24 +3,20 @@
 It stores nothing. A publish is answered by ``OK``; a subscription gets its share of the messages after its first RDY.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import multiprocessing
 import multiprocessing.connection
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from benchmarks.canned_server import CLOSE_WAIT, IDENTITY, OK, frames
 from benchmarks.descriptors import allow_descriptors
 from benchmarks.processes import serving_process
 from nsq_ha.protocol.frames import HEARTBEAT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _WITH_BODY: Final = (b"PUB", b"MPUB", b"IDENTIFY", b"AUTH")
 _HEARTBEAT: Final = b"\x00\x00\x00\x0f\x00\x00\x00\x00" + HEARTBEAT

@@ -9,21 +9,17 @@ The figure is CPU per publish, ours over bare, in interleaved rounds, by the
 median of the ratios. It is the guard against a slower publish path.
 """
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from benchmarks.canned import Outcome
 from benchmarks.canned_cluster import Shape, playing
 from benchmarks.canned_server import OK
 from nsq_ha import Producer
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 IN_FLIGHT: Final = 100
 MARK: Final = 2.25

@@ -1,21 +1,17 @@
 """A process that plays subscribed nsqds: it greets, then sends the same frames as fast as they are taken."""
 
-from __future__ import annotations
-
 import multiprocessing
 import multiprocessing.connection
 import selectors
 import socket
 import struct
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from benchmarks.descriptors import allow_descriptors
 from benchmarks.processes import serving_process
 from nsq_ha.consumer.machine import ConsumerMachine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HEAD: Final = struct.Struct(">iiqH16s")
 CLOSE_WAIT: Final = b"\x00\x00\x00\x0e\x00\x00\x00\x00CLOSE_WAIT"

@@ -9,34 +9,28 @@ the smallest of the rounds: what disturbs only adds. The sections of a canned
 cluster have one round, and end within three minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import dataclasses
 import os
 import resource
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.canned_cluster import Shape, playing
 from benchmarks.canned_server import allow_floods, serving
 from benchmarks.descriptors import allow_descriptors
 from benchmarks.ha import LOOKUPD_VARIABLE
 from benchmarks.peers.clients.measure import peak_bytes
-from benchmarks.peers.nsqd import BINARY_VARIABLE, running
+from benchmarks.peers.nsqd import BINARY_VARIABLE, Nsqd, running
 from benchmarks.processes import in_a_process
 from benchmarks.record import Record, load
 from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError
 from nsq_ha.admin import AdminClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from benchmarks.peers.nsqd import Nsqd
 
 CONNECTIONS: Final = (1, 2, 4, 8, 16, 32, 64, 500, 5_000)
 TOPICS: Final = (10, 100, 1_000, 10_000)

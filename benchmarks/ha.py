@@ -7,8 +7,6 @@ reads; and on a blocking socket. *Keyed* publishing
 interleaved; the figures are medians of the ratios within a round.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os
@@ -17,18 +15,16 @@ import statistics
 import struct
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import Final, Self, cast
 
 from benchmarks.record import Record, load
 from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError
 from nsq_ha.admin import AdminClient
+from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import SubOrdered
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.encoding import MAGIC, NOP, encode_fin, encode_ready
 from nsq_ha.protocol.frames import HEARTBEAT
-
-if TYPE_CHECKING:
-    from nsq_ha.policy.topology import Node
 
 LOOKUPD_VARIABLE: Final = "NSQ_HA_TEST_LOOKUPD"
 SLICE: Final = 500

@@ -14,8 +14,6 @@ nothing, to see that all parts run. CPU is that of Spark, of the workers of its 
 Servers and Spark share the machine's cores, so on a busy one the rates tell more of the others than of us.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os
@@ -28,12 +26,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from benchmarks.bare_source import BareSource
+from benchmarks.processes import Usage
 from benchmarks.record import Record, load
 from benchmarks.spark_memory import SETTINGS, memory
 from benchmarks.spark_page import BARE, TABLES, write_page
@@ -42,12 +43,6 @@ from benchmarks.spark_rounds import BODY_BYTES, PARTITIONS, ROWS, Effort, interl
 from benchmarks.spark_traces import traces
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.spark.session import local_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from benchmarks.processes import Usage
 
 LOOKUPD_VARIABLE: Final = "NSQ_HA_TEST_LOOKUPD"
 TRIGGERS: Final = 8

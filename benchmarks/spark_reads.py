@@ -1,23 +1,17 @@
 """Reads for ``python -m benchmarks.spark``: by size of the bodies, by who wrote them, and of ordered topics."""
 
-from __future__ import annotations
-
 import tempfile
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType
 
+from benchmarks.processes import Usage
 from benchmarks.spark_page import BASE
 from benchmarks.spark_rounds import BODY_BYTES, PARTITIONS, Effort, interleaved, summed, topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from benchmarks.processes import Usage
 
 SIZES: Final = {50: 300_000, 200: 300_000, 1024: 150_000, 16_384: 12_000, 65_536: 3_000, 1_000_000: 300}
 """Rows by size of the bodies: about a second each."""

@@ -1,23 +1,19 @@
 """What the Spark benchmarks share: topics to read, and interleaved rounds."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from benchmarks.processes import Usage, listeners, used
 from nsq_ha import OutgoingMessage, Producer, PublishError
 from nsq_ha.admin import AdminClient
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 ROWS: Final = 300_000
 BODY_BYTES: Final = 200

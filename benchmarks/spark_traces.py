@@ -1,21 +1,16 @@
 """Trace logs for ``python -m benchmarks.spark``: events a second of CPU, of reading them and of following messages."""
 
-from __future__ import annotations
-
 import tempfile
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from benchmarks.processes import Usage, used
+from benchmarks.spark_rounds import Effort
 from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.spark.trace.events import events, read_lines
 from nsq_ha.spark.trace.lifecycle import lifecycle
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from benchmarks.spark_rounds import Effort
 
 MESSAGES: Final = 1_000_000
 """Each has three events: it is published, delivered and finished."""

@@ -4,16 +4,15 @@ Topics are shared because a real cluster takes its time to make one; a channel i
 carry a mark of their test (see ``reading``), so that those of an earlier test can be ignored.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
+from pyspark.sql import SparkSession
 
 from integration.cluster import (
     AUTH_VARIABLE,
@@ -32,9 +31,6 @@ from tests.support import programs
 from tests.support.full import mark_cases
 from tests.support.inside import watched_sockets
 from tests.support.loops import LOOPS
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 

@@ -1,23 +1,17 @@
 """Rows that stop on their way: a test says what happens while tasks are in the middle of their reads."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
-from integration.jobs import wait_until
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from integration.cluster import ClusterUnderTest
+from integration.jobs import Job, wait_until
 from nsq_ha.admin import AdminClient
 from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.errors import NsqError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from integration.cluster import ClusterUnderTest
-    from integration.jobs import Job
 
 ROWS_A_STEP = "spark.sql.execution.arrow.maxRecordsPerBatch"
 

@@ -1,7 +1,5 @@
 """A stream, here or as a program of its own, and writers beside it, for tests of what happens to either."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -13,20 +11,17 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
+from integration.cluster import ClusterUnderTest
 from integration.spark_job import begin
 from nsq_ha import OutgoingMessage, Producer, Receipt
 from nsq_ha.spark.checkpoint import undated
 from tests.support.spark_queries import STARTS, TOO_SLOW, run_to_end
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from integration.cluster import ClusterUnderTest
 
 JOB = Path(__file__).with_name("spark_job.py")
 LIMIT = 300.0

@@ -1,22 +1,17 @@
 """A topic's log as the replay reads it, for tests to compare with; no Spark runs here."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from integration.cluster import ClusterUnderTest
+from integration.jobs import Job
 from nsq_ha.message import Message
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read.range_reader import RangeReader
 from tests.support.spark_rows import delivered
-
-if TYPE_CHECKING:
-    from integration.cluster import ClusterUnderTest
-    from integration.jobs import Job
 
 Rows = dict[Range, list[Message]]
 

@@ -4,24 +4,20 @@ The file sink keeps a log of its batches, so what it holds is exactly what the c
 repeated task has published before, so each row says what it is.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from nsq_ha.spark.functions import by_partition, row_id
 from nsq_ha.spark.session import local_session, register
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 PATIENCE = 120.0
 """Seconds for which a task is held at most."""

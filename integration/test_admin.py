@@ -1,25 +1,18 @@
 """Every call of an admin client, on clusters of both kinds."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
+from integration.cluster import ClusterUnderTest
 from integration.reading import LIMIT, Consumers, eventually, next_of
 from nsq_ha import Producer, StartFrom
-from nsq_ha.admin import AdminClient
+from nsq_ha.admin import AdminClient, ChannelStats
 from nsq_ha.errors import ChannelNotFoundError, ConfigError, DiscoveryError, TopicNotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from integration.cluster import ClusterUnderTest
-    from nsq_ha.admin import ChannelStats
 
 CREATION = 240.0
 """Seconds within which a real cluster creates a topic right after another one."""

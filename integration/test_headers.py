@@ -1,19 +1,14 @@
 """What headers are for: filters, tags and compressed bodies."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from integration.cluster import ClusterUnderTest
 from integration.reading import Consumers, bodies, eventually, next_of, read
-from nsq_ha import ExtFilter, OutgoingMessage, Producer, StartFrom
-
-if TYPE_CHECKING:
-    from integration.cluster import ClusterUnderTest
-    from nsq_ha import Message
+from nsq_ha import ExtFilter, Message, OutgoingMessage, Producer, StartFrom
 
 PUBLISHED: dict[bytes, dict[str, object] | None] = {
     b"v1": {"k": "v1"},

@@ -1,14 +1,13 @@
 """What only a plain cluster has: no order, topics that publishing creates, and nodes that nobody replaces."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
+from integration.cluster import ClusterUnderTest
 from integration.reading import Consumers, bodies, eventually, next_letter, next_of, read
 from nsq_ha import Backoff, Consumer, LookupClient, Message, Producer, PublishError
 from nsq_ha.admin import AdminClient
@@ -16,9 +15,6 @@ from nsq_ha.dead_letters import replay
 from tests.support import programs
 from tests.support.waiting import dawdle
 from tests.support.web import NO_CERTIFICATES
-
-if TYPE_CHECKING:
-    from integration.cluster import ClusterUnderTest
 
 pytestmark = pytest.mark.only_plain
 

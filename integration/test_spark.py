@@ -1,16 +1,15 @@
 """Replays for Spark: exact rows from a cluster of any kind, also through a change of leader."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
+from integration.cluster import ClusterUnderTest
 from integration.jobs import live_writer
 from integration.reading import eventually
 from integration.replays import Rows, assert_chains, replay
@@ -19,15 +18,9 @@ from nsq_ha.errors import DataLossError
 from nsq_ha.spark import connection
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.plan.batch_planner import plan
+from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read.range_reader import RangeReader
 from tests.support.spark_rows import delivered
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from integration.cluster import ClusterUnderTest
-    from nsq_ha.spark.plan.batch_planner import Range
 
 COUNT = 2000
 SLOW = float(os.environ.get("NSQ_HA_TEST_SLOW_SINK", "2.5"))

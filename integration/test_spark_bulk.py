@@ -1,27 +1,22 @@
 """Bulk reads for Spark: the rows of a subscription, from a cluster of any kind."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from integration.cluster import ClusterUnderTest
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read.bulk import reader as bulk
 from nsq_ha.spark.read.bulk.cutting import StoredMessages
-from nsq_ha.spark.read.range_reader import RangeReader
+from nsq_ha.spark.read.range_reader import RangeReader, Rows
 from tests.spark.projections import ALL
-
-if TYPE_CHECKING:
-    from integration.cluster import ClusterUnderTest
-    from nsq_ha.spark.read.range_reader import Rows
 
 COUNT = 2000
 

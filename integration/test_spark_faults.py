@@ -1,22 +1,15 @@
 """Streams in a cluster that changes under them: leaders that move and die, and partitions that are added."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
-from integration.cluster import replace_leader
+from integration.cluster import ClusterUnderTest, replace_leader
 from integration.jobs import Job, live_writer
 from integration.replays import assert_all_and_each_once, of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from integration.cluster import ClusterUnderTest
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -4,23 +4,17 @@ Before each question some messages are published and waited for, then some more:
 flushes them, which is seconds later. Nothing else reads the topics, since a consumer would have them flushed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
+from integration.cluster import ClusterUnderTest
 from integration.jobs import Job, wait_until
 from integration.replays import is_fresh, of
 from nsq_ha import OutgoingMessage, Producer, Receipt
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from integration.cluster import ClusterUnderTest
 
 pytestmark = [
     pytest.mark.spark,

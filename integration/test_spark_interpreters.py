@@ -1,7 +1,5 @@
 """The documented ways to start Spark, as documented, where no Python of ``PATH`` has what the format needs."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.metadata
 import os
@@ -13,15 +11,13 @@ import sys
 import tarfile
 import venv
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
+from integration.cluster import ClusterUnderTest
 from integration.jobs import numbered_topic
 from integration.spark_servers import LOOPBACK, ROOT, spark_home, standalone
-
-if TYPE_CHECKING:
-    from integration.cluster import ClusterUnderTest
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

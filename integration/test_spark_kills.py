@@ -1,25 +1,20 @@
 """Drivers that are killed, between and inside batches, and what the next one makes of it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
+from pyspark.sql import SparkSession
 
+from integration.cluster import ClusterUnderTest
 from integration.jobs import Job, live_writer, running
 from integration.replays import assert_all_and_each_once, of
 from nsq_ha.admin import AdminClient
 from tests.support.full import FULL
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from integration.cluster import ClusterUnderTest
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -1,7 +1,5 @@
 """The programs of the page about clusters: two workers, a backfill, then a stream into Parquet with its lag."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -9,23 +7,18 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
 import pytest
 
+from integration.cluster import ClusterUnderTest
 from integration.jobs import LIMIT, kill_all_of, numbered_topic, publish, wait_until
 from integration.spark_servers import ROOT, environment, spark_home, standalone
 from tests.examples import examples_of
 from tests.support.spark_queries import STARTS, TOO_SLOW
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from integration.cluster import ClusterUnderTest
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -1,23 +1,18 @@
 """The memory of a reading task: bounded, whatever the size of the messages."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from integration.cluster import ClusterUnderTest
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.spark.connection import IN_FLIGHT_BYTES
 from nsq_ha.spark.read.range_reader import BATCH_BYTES
-
-if TYPE_CHECKING:
-    from integration.cluster import ClusterUnderTest
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -1,22 +1,18 @@
 """One pipeline through Spark Connect: the exact rows, whoever runs the tasks."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from integration.cluster import ClusterUnderTest
 from integration.jobs import numbered_topic
 from integration.spark_servers import connect, environment
 from nsq_ha.policy.sharding import partition_for
-
-if TYPE_CHECKING:
-    from integration.cluster import ClusterUnderTest
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -1,7 +1,5 @@
 """Streams and writes in Spark, on a cluster of any kind: the exact set of rows, whatever interrupts them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -10,14 +8,16 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from benchmarks.processes import workers
+from integration.cluster import ClusterUnderTest
 from integration.holding import delete_channels, run_held
 from integration.jobs import Job, publish
 from integration.replays import of
@@ -25,11 +25,6 @@ from nsq_ha.policy import sharding
 from nsq_ha.spark.checkpoint import undated
 from nsq_ha.spark.functions import by_partition, drop_repeats, row_id
 from tests.support.spark_queries import run_to_end
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from integration.cluster import ClusterUnderTest
 
 pytestmark = [
     pytest.mark.spark,

@@ -4,23 +4,19 @@
 cluster does the same here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from integration.cluster import ClusterUnderTest
 from integration.reading import LIMIT, Consumers, eventually, next_of, numbers_by_key, read
 from nsq_ha import Compression, Consumer, Message, Producer
 from nsq_ha.policy.tls_renewal import WRITES_FOR
 from tests.support.waiting import dawdle
-
-if TYPE_CHECKING:
-    from integration.cluster import ClusterUnderTest
 
 pytestmark = pytest.mark.tls
 

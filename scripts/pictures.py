@@ -3,8 +3,6 @@
 They show real runs on embedded clusters, so make them on a machine that is quiet.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
@@ -13,8 +11,9 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from playwright.async_api import async_playwright
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -27,9 +26,6 @@ from nsq_ha import Consumer, Producer
 from nsq_ha.admin import AdminClient
 from nsq_ha.cli.top import Screen
 from nsq_ha.devcluster import DevCluster
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "_static"
 MAX_BYTES: Final = 150_000

@@ -4,25 +4,21 @@
 are those of the code.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect
 import re
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from docs._ext import reference  # noqa: E402 - of this tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FOLDER: Final = ROOT / "reference"
 MADE: Final = "<!-- Made from the code by `make reference`; a test keeps it so. -->\n"

@@ -26,8 +26,6 @@ and ``stock``. ``await`` may stand at their top.
 An output may leave out what differs from run to run by ``...``.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib
@@ -43,15 +41,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from nsq_ha import Producer, Receipt
 from nsq_ha.admin import AdminClient
+from nsq_ha.devcluster import DevCluster
+from tests.spark_host import SparkHost
 from tests.support import programs
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
-    from tests.spark_host import SparkHost
 
 ROOT: Final = Path(__file__).parents[1]
 ADDRESS: Final = "127.0.0.1:4161"

@@ -1,24 +1,19 @@
 """The clock of the calendar may step, as after a correction: no limit and no pause goes by it."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import nsq_ha
 from nsq_ha.consumer import source
+from nsq_ha.events import Event
 from tests.support.nsqd import LIMIT, message_id
 from tests.support.stage import TOPIC, Stage
-
-if TYPE_CHECKING:
-    from nsq_ha.events import Event
 
 PACKAGE = Path(nsq_ha.__file__).parent
 SHOWS = {

@@ -1,7 +1,5 @@
 """Every example of the pages runs, every command of theirs exists, and the tables tell all there is to tell."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import inspect
@@ -9,10 +7,10 @@ import pkgutil
 import re
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import pytest
+from _pytest.mark import ParameterSet
 
 import nsq_ha
 from docs._ext import reference
@@ -23,12 +21,8 @@ from nsq_ha.spark.options import KNOWN
 from nsq_ha.spark.read.columns import COLUMNS
 from scripts import index_page
 from tests.examples import ROOT, PageRun, commands_of, examples_of, programs_of
+from tests.spark_host import SparkHost
 from tests.test_journey import FIRST, PLAIN, README, tutorials
-
-if TYPE_CHECKING:
-    from _pytest.mark import ParameterSet
-
-    from tests.spark_host import SparkHost
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if "_build" not in page.parts]

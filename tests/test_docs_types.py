@@ -4,12 +4,10 @@ They refuse wrong names and wrong types of options, and accept all that is legal
 its time is the package's.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
+import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +15,6 @@ from tests.example_types import modules_of
 from tests.examples import ROOT
 from tests.support.checkers import CHECKERS, check
 from tests.test_options import PAIRS
-
-if TYPE_CHECKING:
-    import subprocess
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

@@ -1,9 +1,7 @@
 """The random runs of ``integration.exactness``: what they draw, and that no wrong row escapes them."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import pytest
@@ -13,9 +11,6 @@ from integration.exactness.verdict import Row, Verdict, judge
 from integration.exactness.writing import judge_sink
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.sync import Producer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LOG: list[Row] = [
     (partition, 50 * number, b"%d-%d" % (partition, number)) for partition in (0, 1) for number in range(4)

@@ -1,20 +1,15 @@
 """Tests of an application may freeze its time, and set it by years: the clients go on."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from tests.support.nsqd import LIMIT, message_id
 from tests.support.stage import TOPIC, Stage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FROZEN = 1_577_836_800.0
 """The start of 2020."""

@@ -1,16 +1,11 @@
 """The gate itself: no step is passed over."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from scripts import gate
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PYTHON = sys.executable
 

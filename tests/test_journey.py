@@ -1,26 +1,21 @@
 """The README and the tutorials are one journey on one cluster; it is made here from the first line to the last."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from pathlib import Path
+from typing import Final, cast
 
 import pytest
 
+from nsq_ha.devcluster import DevCluster
 from tests.examples import ROOT, PageRun, examples_of
+from tests.spark_host import SparkHost
 from tests.support.processes import running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from nsq_ha.devcluster import DevCluster
-    from tests.spark_host import SparkHost
 
 README: Final = ROOT / "README.md"
 TUTORIAL: Final = ROOT / "docs" / "tutorial"

@@ -1,12 +1,11 @@
 """Options from environment variables and a TOML file: what they mean, which one wins, and what errors say."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -30,9 +29,6 @@ from nsq_ha.options import FILE_VARIABLE
 from nsq_ha.options.environment import config_of, settings_of
 from nsq_ha.options.ext_filter import ExtFilter
 from nsq_ha.options.types import Backoff as BackoffFields
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 LOOKUPD = {"NSQ_HA_LOOKUPD": "a:1"}
 KINDS = [ProducerConfig, ConsumerConfig]

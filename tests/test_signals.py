@@ -1,27 +1,22 @@
 """SIGTERM and SIGINT: the first one stops gently, the second one at once. Signals are real, most to other processes."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import signal
 import textwrap
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from nsq_ha import ConfigError, Consumer, Producer, sync
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.message import Message
 from nsq_ha.process.signals import StopSignals
 from tests.support.programs import STRICT, Program
 from tests.support.threads import in_thread
 from tests.support.waiting import eventually, turn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nsq_ha.message import Message
 
 LIMIT: Final = 60.0
 NUMBER: Final = itertools.count()

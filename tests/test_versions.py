@@ -1,29 +1,24 @@
 """The switcher of versions of the pages, on two small builds with the theme and the files of the real ones."""
 
-from __future__ import annotations
-
 import functools
 import json
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from unittest import mock
 
 import pytest
 import pytest_asyncio
+from playwright.async_api import Browser, Page
 from sphinx.errors import ConfigError
 
 from docs._ext.versions import check, setup
 from tests.support.chromium import chromium
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from playwright.async_api import Browser, Page
 
 ROOT = Path(__file__).parents[1]
 OLD, NEW = "0.1.0", "0.2.0"

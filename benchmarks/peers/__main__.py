@@ -3,23 +3,17 @@
 ``--before COMMIT`` measures that commit of this library in the same rounds.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from benchmarks.peers.environments import Client
 from benchmarks.peers.nsqd import BINARY_VARIABLE, running
 from benchmarks.peers.rounds import Bench
-from benchmarks.peers.rows import ROWS, changes, report, table
+from benchmarks.peers.rows import ROWS, Row, changes, report, table
 from benchmarks.record import Record, load
-
-if TYPE_CHECKING:
-    from benchmarks.peers.environments import Client
-    from benchmarks.peers.rows import Row
 
 
 def main(arguments: list[str] | None = None) -> None:

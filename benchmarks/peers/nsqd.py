@@ -1,7 +1,5 @@
 """A plain upstream nsqd of our own: started on free ports, filled, asked for its counts, stopped."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -10,11 +8,9 @@ import struct
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 BINARY_VARIABLE: Final = "UPSTREAM_NSQD_BIN"
 LIMIT: Final = 60.0

@@ -1,22 +1,16 @@
 """Interleaved rounds: in each, every client does the same work once, in another order than in the last round."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from benchmarks.peers.clients.measure import Task
 from benchmarks.peers.environments import ROOT, Client, command_of, variables
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from benchmarks.peers.nsqd import Nsqd
+from benchmarks.peers.nsqd import Nsqd
 
 LIMIT = 120.0
 

@@ -1,10 +1,9 @@
 """The rows of the table: what is measured, against whom, and the mark."""
 
-from __future__ import annotations
-
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from benchmarks.peers.environments import (
     ASYNCNSQ,
@@ -17,9 +16,6 @@ from benchmarks.peers.environments import (
     Client,
 )
 from benchmarks.peers.rounds import Outcome, Work, ratios
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,10 @@
 """What a server sends: frames, messages, the handshake, and the answers to traced publishes."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from fuzz import seeds
 from fuzz.target import Target, pieces
@@ -14,7 +12,18 @@ from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.errors import AuthError, ConnectError, NotInFlightError, RemoteProtocolError, ServerError
 from nsq_ha.message import Message, MessageSource
 from nsq_ha.options.types import Compression
-from nsq_ha.protocol import ClientProtocol, Close, Handshake, Layout, Offer, Send, StartCodec, Sub, decode_traced
+from nsq_ha.protocol import (
+    ClientProtocol,
+    Close,
+    Handshake,
+    Layout,
+    Offer,
+    Received,
+    Send,
+    StartCodec,
+    Sub,
+    decode_traced,
+)
 from nsq_ha.protocol.client import OK_RUNS
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import HEARTBEAT, Frame, FrameDecoder, FrameType, encode_frame
@@ -23,9 +32,6 @@ from nsq_ha.protocol.identify import decode_identity, upgrades
 from nsq_ha.protocol.messages import check_traced, damage_of, encode_message
 from nsq_ha.protocol.server.answers import encode_identity, encode_plain_identity, encode_traced
 from tests.protocol.fakes import decode_message
-
-if TYPE_CHECKING:
-    from nsq_ha.protocol import Received
 
 LARGEST: Final = 1024 * 1024
 LAYOUTS: Final = tuple(Layout)

@@ -1,9 +1,7 @@
 """What nsqlookupd and nsqd answer over HTTP."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fuzz import seeds
 from fuzz.target import Target
@@ -12,9 +10,7 @@ from nsq_ha.engine import answers
 from nsq_ha.engine.body import Body, decode_json, unwrap
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.options.checks import MAX_PARTITION_ID, is_port, is_valid_name
-
-if TYPE_CHECKING:
-    from nsq_ha.policy.topology import LookupAnswer, Node
+from nsq_ha.policy.topology import LookupAnswer, Node
 
 _STATUS: Final = (200, 404, 500, 403, 400)
 

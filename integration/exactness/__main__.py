@@ -11,8 +11,6 @@ takes ``NSQ_HA_TEST_NODE_COMMAND``, a command that gets ``kill`` or ``start`` an
 these runs are skipped by name. A run takes half a minute to a minute. The exit code is 1 if a row was wrong in any.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import dataclasses
@@ -22,26 +20,20 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import httpx
 import pyspark
+from pyspark.sql import SparkSession
 
 from benchmarks import record
-from integration.cluster import real_cluster
+from integration.cluster import ClusterUnderTest, real_cluster
 from integration.exactness.playing import Result, obstacle, play
 from integration.exactness.scenario import Scenario, SinkScenario, draw, draw_sinks
 from integration.exactness.writing import APART, play_sink
 from nsq_ha.spark.session import local_session
 from tests.support.spark_queries import PATIENT, STARTS, TOO_SLOW
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import SparkSession
-
-    from integration.cluster import ClusterUnderTest
 
 Keep = Callable[[dict[str, Any]], None]
 WHOLE: Final = 120.0

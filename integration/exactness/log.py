@@ -1,16 +1,13 @@
 """The log of a partition as its leader tells it, message by message."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
 import urllib.parse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from integration.exactness.verdict import Row
+from integration.exactness.verdict import Row
 
 PATIENCE: Final = 30.0
 """Seconds for one answer."""

@@ -1,7 +1,5 @@
 """Play one scenario on a cluster: publish, query, kill, publish, query, and compare."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools
@@ -11,10 +9,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import SparkSession
 
 from benchmarks.processes import workers
-from integration.cluster import NODE_VARIABLE, TopicOptions, replace_leader
+from integration.cluster import NODE_VARIABLE, ClusterUnderTest, TopicOptions, replace_leader
 from integration.exactness.log import log_of
 from integration.exactness.scenario import PARTITIONS, Scenario, SinkScenario
 from integration.exactness.verdict import Row, Verdict, judge
@@ -22,14 +22,9 @@ from integration.exactness.writer import Writer
 from integration.holding import run_held, running_held
 from integration.jobs import Job, running, wait_until
 from integration.replays import is_fresh, of
+from nsq_ha.policy.topology import Node
 from nsq_ha.spark.cluster import BlockingCluster
 from tests.support.spark_queries import TOO_SLOW
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from integration.cluster import ClusterUnderTest
-    from nsq_ha.policy.topology import Node
 
 SYNC_EVERY: Final = 100_000
 """Messages that may wait unflushed; more than a run publishes."""

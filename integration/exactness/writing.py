@@ -4,19 +4,19 @@ What is written twice is in the topic twice, with the same id, so the rows are c
 body as often as in the source, and the bodies of each key in its order.
 """
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
+from integration.cluster import ClusterUnderTest, TopicOptions
 from integration.exactness.playing import Result, trouble, whole_log
 from integration.exactness.scenario import PARTITIONS, SinkScenario
 from integration.exactness.verdict import Row, Verdict, described
@@ -26,11 +26,6 @@ from integration.replays import of
 from nsq_ha import OutgoingMessage
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.functions import drop_repeats
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from integration.cluster import ClusterUnderTest, TopicOptions
 
 KEYS: Final = 20
 """An even number, so that all messages of a key are in one partition of the source."""

@@ -1,7 +1,5 @@
 """``python -m integration.faults [scenario ...] [--runs N] [--json FILE] [--sync] [--embedded] ...``."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
@@ -10,20 +8,16 @@ import pathlib
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
 
-from integration.faults.bench import Bench
+from integration.faults.bench import Bench, Scenario
 from integration.faults.cluster import Cluster
 from integration.faults.embedded import NODES, TIME_SCALE, Embedded
 from integration.faults.plain import Plain
+from integration.faults.rows import Row
 from integration.faults.scenarios import ALL, NAMED
 from integration.faults.threads import ThreadedLoad
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.process import loop_thread
-
-if TYPE_CHECKING:
-    from integration.faults.bench import Scenario
-    from integration.faults.rows import Row
 
 
 def _arguments() -> argparse.Namespace:

@@ -3,17 +3,13 @@
 Pure: the caller passes the times.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import heapq
 import mmap
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Iterator
+from typing import Final, TypeVar
 
 from integration.faults.probes import gaps
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LIMIT_GRACE: Final = 0.5
 """Seconds by which a call may exceed its limit."""

@@ -7,19 +7,15 @@ import contextlib
 import dataclasses
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Final
 
-from integration.faults.cluster import NotReadyError
+from integration.faults.cluster import Cluster, NotReadyError, Partition
 from integration.faults.load import Load
 from integration.faults.rows import Row, Target, broken_by, figures_of
 from integration.faults.waiting import lasts, until
 from nsq_ha.admin import AdminClient
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
-
-    from integration.faults.cluster import Cluster, Partition
 
 PARTITIONS: Final = 2
 REPLICAS: Final = 3

@@ -5,8 +5,6 @@ script and by plain HTTP, and by the library only to make topics, so that a
 fault of the library's own lookups cannot hide in the figures.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json
@@ -16,17 +14,13 @@ import shlex
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Callable
+from typing import Any, Final, Self
 
-from integration.faults.pace import REAL
+from integration.faults.pace import REAL, Pace
 from integration.faults.probes import Probes
 from integration.faults.waiting import QUESTION, until_true
 from nsq_ha.admin import AdminClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from integration.faults.pace import Pace
 
 HTTP_LIMIT: Final = 3.0
 STABLE_LIMIT: Final = 300.0

@@ -1,10 +1,9 @@
 """The embedded cluster in the place of a real one: the same scenarios, at a tenth of the time."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from integration.faults.cluster import Cluster, NotReadyError
 from integration.faults.pace import Pace
@@ -12,13 +11,9 @@ from integration.faults.plain import Plain
 from integration.faults.probes import Probes
 from integration.faults.waiting import lasts
 from nsq_ha import Backoff
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.devcluster.control.placement import ClusterPartition
 from tests.support.inside import begin_to_stop, coordinator_of, nsqd_of, watched_sockets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nsq_ha.devcluster import DevCluster
-    from nsq_ha.devcluster.control.placement import ClusterPartition
 
 TIME_SCALE: Final = 0.1
 """The least that keeps the order of events."""

@@ -1,29 +1,21 @@
 """One topic's load: messages over some keys through the library, at a steady rate, and their audit."""
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import itertools
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from integration.faults.audit import LIMIT_GRACE, Ack, Audit, Delivered, Failure
 from integration.faults.holdups import HoldUps
-from integration.faults.pace import REAL
+from integration.faults.pace import REAL, Pace
 from integration.faults.probing import MARK
 from integration.faults.waiting import beat, lasts, until
 from integration.history.recording import History
-from nsq_ha import Consumer, NsqError, Producer, PublishError, StartFrom
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from integration.faults.pace import Pace
-    from nsq_ha import Message, Receipt
-
+from nsq_ha import Consumer, Message, NsqError, Producer, PublishError, Receipt, StartFrom
 
 MOST_CALLS: Final = 20_000
 """Publishes under way at most, as in a service that bounds its work: a machine that cannot keep up would otherwise

@@ -6,18 +6,14 @@ library's own limits take (heartbeats, lookups ...), which nothing scales but
 its options.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from integration.cluster import COMPRESSION_VARIABLE, TLS_VARIABLE
 from integration.faults.secrets import FILE_VARIABLE, current_secret
 from nsq_ha import Compression, TlsConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,10 @@
 """What the cluster itself accepted, as reported by the probes' process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
 from bisect import bisect_right
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 PARTITION = tuple[str, int]
 

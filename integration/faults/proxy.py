@@ -13,13 +13,10 @@ import json
 import math
 import random
 import urllib.parse
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from integration.faults.cluster import NotReadyError, get
+from integration.faults.cluster import Cluster, NotReadyError, get
 from tests.engine.lookups.loopback import Fake, http_answer
-
-if TYPE_CHECKING:
-    from integration.faults.cluster import Cluster
 
 Fault = Literal["cut", "silent", "flip", "lose"]
 Hole = Literal["both ways", "to the server", "to the client", "a byte a second"]

@@ -3,16 +3,12 @@
 Figures that miss their target are reported; a broken invariant makes the run fail.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from integration.faults.audit import LIMIT_GRACE
-
-if TYPE_CHECKING:
-    from integration.faults.load import Load
-    from integration.faults.probes import Probes
+from integration.faults.load import Load
+from integration.faults.probes import Probes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,20 +1,16 @@
 """Secrets for AUTH that change while clients run: the current one is in a file, where other processes read it, too."""
 
-from __future__ import annotations
-
+import asyncio
 import collections
 import json
 import os
 import pathlib
 import tempfile
 import uuid
-from typing import TYPE_CHECKING, Final, Self
+from collections.abc import Callable
+from typing import Final, Self
 
 from tests.engine.lookups.loopback import Fake, http_answer
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
 
 FILE_VARIABLE: Final = "NSQ_HA_TEST_AUTH_FILE"
 VALID: Final = 3

@@ -3,19 +3,15 @@
 Each figure is the worst of a scenario's last N measured runs; ``--long`` tells those of chaos and soaks, one row each.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json
 import pathlib
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from integration.faults.scenarios import ALL, NAMED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Run = dict[str, Any]
 

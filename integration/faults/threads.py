@@ -1,15 +1,10 @@
 """The same load through ``nsq_ha.sync``: a thread reads, and publishes are futures of its producer."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from integration.faults.load import HandlerError, Load, delivery_of
-from nsq_ha import sync
-
-if TYPE_CHECKING:
-    from nsq_ha import ConsumerConfig, Message, ProducerConfig, Receipt
+from nsq_ha import ConsumerConfig, Message, ProducerConfig, Receipt, sync
 
 
 class Threaded:

@@ -1,13 +1,9 @@
 """The only places where a scenario lets time pass: for a condition, or because the time is the fault."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 GLANCE: Final = 0.05
 """Seconds between two looks at what this process knows itself."""

@@ -1,19 +1,14 @@
 """A case of the kit: what a hostile nsqd or nsqlookupd does, as data."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import enum
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 from nsq_ha.protocol import Command, Layout, Ready
 from nsq_ha.protocol.commands import Identify
 from tests.support.nsqd import Peer, Publish, Script, Subscribe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Data = bytes | Callable[[Layout], bytes]
 """What a hostile nsqd writes; a function if it depends on the layout of messages."""

@@ -1,17 +1,13 @@
 """Frames: sizes, types, cuts and pieces."""
 
-from __future__ import annotations
-
 import random
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from integration.floods.case import CONSUMER, Case, Moment, Then
+from nsq_ha.protocol import Layout
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from tests.support.nsqd import OK, message_data, message_id, response
-
-if TYPE_CHECKING:
-    from nsq_ha.protocol import Layout
 
 HEARTBEAT: Final = response(b"_heartbeat_")
 _MIB: Final = 1024 * 1024

@@ -1,17 +1,13 @@
 """Refusals that the real servers are known to give: each code of an nsqd, and each one recorded of an nsqlookupd."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from integration.floods.case import BOTH, CONSUMER, PRODUCER, Case, Moment
 from nsq_ha.policy.permission import RENEWABLE
 from tests.golden import load
 from tests.support.nsqd import error
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CODES: Final[list[dict[str, Any]]] = load("error_codes")["codes"]
 _UNASKED: Final = {"*", "FIN", "REQ", "TOUCH"}

@@ -1,16 +1,12 @@
 """Messages that are damaged, odd or too many, and extended ones."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from integration.floods.case import CONSUMER, GOOD, Case, Data
 from integration.floods.frames import message
+from nsq_ha.protocol import Layout
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from tests.support.nsqd import message_data, message_id
-
-if TYPE_CHECKING:
-    from nsq_ha.protocol import Layout
 
 
 def odd(**fields: object) -> Data:

@@ -4,8 +4,6 @@ A well nsqd leads one partition, a hostile one the others; or both are well, and
 ``HOSTILE`` seconds everything is well again. Nothing waits in real time: only memory is real.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses
@@ -14,11 +12,11 @@ import logging
 import math
 import pathlib
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
-from integration.floods.case import GOOD
+from integration.floods.case import GOOD, Case
 from integration.floods.lookups import NOBODY
 from nsq_ha import Consumer, Message, NsqError, Producer
 from nsq_ha.protocol import Finish, Layout
@@ -27,9 +25,6 @@ from tests.support.full import FULL
 from tests.support.nsqd import FakeNsqd, Peer, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.virtual import VirtualLoop, one_clock
-
-if TYPE_CHECKING:
-    from integration.floods.case import Case
 
 HOSTILE: Final = 10.0 if FULL else 3.0
 PARTITIONS: Final = 3

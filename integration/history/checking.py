@@ -16,14 +16,10 @@ whole                     no beginning, no end, no call, or an event that is unk
 ========================  ==========================================================================
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import Any, Final
 
 LIMIT_GRACE: Final = 0.5
 """Seconds by which a call may exceed its limit."""

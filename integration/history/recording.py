@@ -11,14 +11,11 @@ import json
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from pathlib import Path
+from typing import ClassVar, Final, Self
 
+from nsq_ha import Receipt
 from nsq_ha.tracelog import switch
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nsq_ha import Receipt
 
 _trace: Final = logging.getLogger("nsq_ha.trace")
 

@@ -3,23 +3,18 @@
 There is no such test with the Java client, see ``README.md``.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from integration.cluster import ClusterUnderTest
 from integration.interop.program import GoClient, build, missing
 from integration.reading import Consumers, read
-from nsq_ha import OutgoingMessage, Producer, Receipt
+from nsq_ha import Message, OutgoingMessage, Producer, Receipt
+from nsq_ha.options.config import BodyCodec
 from nsq_ha.policy.sharding import partition_for
-
-if TYPE_CHECKING:
-    from integration.cluster import ClusterUnderTest
-    from nsq_ha import Message
-    from nsq_ha.options.config import BodyCodec
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -1,8 +1,7 @@
 """A scripted cluster and its administrator, which end with their test."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -10,14 +9,8 @@ from nsq_ha.admin import AdminClient, channels, leading, plain, spread, topics
 from nsq_ha.admin import cluster as cluster_calls
 from tests.admin.scripted import Plain, Scripted
 from tests.engine.lookups import conftest as discovery
+from tests.engine.lookups.loopback import Fake
 from tests.support.virtual import loop_for
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from tests.engine.lookups.loopback import Fake
-
 
 serve = discovery.serve
 virtual_clock = discovery.virtual_clock  # what it needs

@@ -1,13 +1,8 @@
 """Calls that end at their time limit, and say why."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from nsq_ha.errors import DiscoveryError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 
 async def at_its_limit(call: Callable[[float], Awaitable[object]], *texts: str) -> DiscoveryError:

@@ -1,13 +1,9 @@
 """Clusters of both kinds with scripted answers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from tests.engine.lookups.loopback import Fake, list_body, lookup_body
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 UNKNOWN = {"message": "TOPIC_NOT_FOUND"}
 

@@ -1,23 +1,18 @@
 """Looks at stored messages: which are shown, in which order, and where the next look goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import tracemalloc
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from nsq_ha import StartFrom
-from nsq_ha.admin import PartitionDescription, StoredMessage, TopicDescription, browsing
+from nsq_ha.admin import AdminClient, PartitionDescription, StoredMessage, TopicDescription, browsing
 from nsq_ha.admin.browsing import LATEST, LogLook, LogPlace, LogStart, MessageFilter, browse, decoded, going_on
 from nsq_ha.errors import ConfigError, TransportError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.dashboard.conftest import partition
-
-if TYPE_CHECKING:
-    from nsq_ha.admin import AdminClient
 
 NODE = Node("n", 1, 2)
 

@@ -1,12 +1,11 @@
 """An admin client's calls, cancelled at each of their suspension points."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import re
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import pytest
 
@@ -16,9 +15,6 @@ from tests.admin.scripted import Scripted, part
 from tests.support.cancellation import closes_again, every_suspension
 from tests.support.inside import watched_sockets
 from tests.support.waiting import eventually, turn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 CALLS: Final[dict[str, Callable[[AdminClient], Coroutine[Any, Any, object]]]] = {
     "describe": lambda admin: admin.describe("orders", clients=True),

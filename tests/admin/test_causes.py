@@ -1,9 +1,7 @@
 """Each cause is one sentence, with what follows from it, whoever shows it."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import pytest
 
@@ -15,9 +13,6 @@ from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.errors import LookupUnavailableError
 from nsq_ha.policy.topology import Node
 from tests.dashboard.conftest import channel, node, partition, reading
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 A, B, C = ("n:1", "n:2", "n:3")
 TOPICS = [f"t{number}" for number in range(14)]

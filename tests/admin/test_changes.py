@@ -1,9 +1,7 @@
 """Deleting, growing, moving and describing topics of a scripted cluster."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,12 +14,9 @@ from nsq_ha.errors import (
     NoLeaderError,
     TopicNotFoundError,
 )
-from tests.admin.scripted import part
+from tests.admin.scripted import Scripted, part
 from tests.engine.lookups.loopback import LIMIT, hang
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from tests.admin.scripted import Scripted
 
 UNSTABLE = {"message": "the cluster is unstable"}
 

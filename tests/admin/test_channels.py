@@ -1,13 +1,13 @@
 """Changes of channels at scripted clusters: who gets them, what is repeated, what is waited for, what is reported."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from nsq_ha import StartFrom
+from nsq_ha.admin import AdminClient
 from nsq_ha.errors import (
     ChangeIncompleteError,
     ChannelNotFoundError,
@@ -17,16 +17,9 @@ from nsq_ha.errors import (
     TlsRequiredError,
 )
 from tests.admin.limits import at_its_limit
-from tests.admin.scripted import Plain, part
-from tests.engine.lookups.loopback import LIMIT
+from tests.admin.scripted import Plain, Scripted, part
+from tests.engine.lookups.loopback import LIMIT, Fake
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from nsq_ha.admin import AdminClient
-    from tests.admin.scripted import Scripted
-    from tests.engine.lookups.loopback import Fake
 
 ABSENT = {"message": "CHANNEL_NOT_FOUND"}
 

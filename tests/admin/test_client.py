@@ -1,24 +1,20 @@
 """Creating topics at a scripted cluster: who is asked, how long is waited, what is reported."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from nsq_ha.admin import AdminClient
 from nsq_ha.errors import (
     ConfigError,
     NoLeaderError,
     ServerError,
     TopicNotFoundError,
 )
+from tests.admin.scripted import Scripted
 from tests.engine.lookups.loopback import LIMIT, list_body
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from nsq_ha.admin import AdminClient
-    from tests.admin.scripted import Scripted
 
 NO_CHANNEL = {"message": "Topic has no channel, should init at least one for the new topic"}
 

@@ -1,10 +1,8 @@
 """Calls at nsqds that refuse plain HTTP, as with -tls-required: they go to its HTTPS."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +16,6 @@ from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import LIMIT
 from tests.support.ports import fixed_ports
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
 
 pytestmark = pytest.mark.real_time
 

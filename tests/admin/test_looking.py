@@ -1,23 +1,15 @@
 """One look at a scripted cluster: what is read, and what is known of servers that do not answer."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.engine import http
 from tests.admin.conftest import quicken
-from tests.admin.scripted import Plain, part
-from tests.engine.lookups.loopback import LIMIT, hang
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tests.admin.scripted import Scripted
-    from tests.engine.lookups.loopback import Fake
+from tests.admin.scripted import Plain, Scripted, part
+from tests.engine.lookups.loopback import LIMIT, Fake, hang
 
 
 async def stop_lookupds(cluster: Scripted) -> None:

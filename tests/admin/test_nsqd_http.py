@@ -1,15 +1,14 @@
 """Questions to one nsqd's HTTP, against recorded answers and refusals."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from nsq_ha.admin.description import ChannelStats, PartitionStats, Unfinished
-from nsq_ha.admin.nsqd_http import NsqdHttp
+from nsq_ha.admin.nsqd_http import NsqdHttp, Search
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
     ConnectError,
@@ -23,12 +22,7 @@ from nsq_ha.errors import (
 from nsq_ha.policy.topology import Node
 from tests.engine.lookups.loopback import Fake, hang
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from nsq_ha.admin.nsqd_http import Search
-
-    Serve = Callable[[], Awaitable[Fake]]
+Serve = Callable[[], Awaitable[Fake]]
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "nsqd_http.json"
 

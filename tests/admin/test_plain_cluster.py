@@ -1,9 +1,7 @@
 """Administering a plain cluster: two independent nsqlookupds and two nsqds, scripted."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,10 +14,8 @@ from nsq_ha.errors import (
     TopicNotFoundError,
 )
 from tests.admin.limits import at_its_limit
+from tests.admin.scripted import Plain
 from tests.engine.lookups.loopback import LIMIT
-
-if TYPE_CHECKING:
-    from tests.admin.scripted import Plain
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """Settings of topics, tombstones, the state of a cluster and single messages, at scripted clusters."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,13 +17,9 @@ from nsq_ha.errors import (
     TransportError,
 )
 from tests.admin.limits import at_its_limit
-from tests.admin.scripted import Plain, part
+from tests.admin.scripted import Plain, Scripted, part
 from tests.engine.lookups.loopback import LIMIT
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from tests.admin.scripted import Scripted
-
 
 # ---------------------------------------------------------------- settings
 

@@ -1,22 +1,15 @@
 """The statistics of a scripted cluster: what is read, summed up, left out, and said of nsqds that do not answer."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, Latency
 from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
-from tests.admin.scripted import part
-from tests.engine.lookups.loopback import LIMIT
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tests.admin.scripted import Scripted
-    from tests.engine.lookups.loopback import Fake
+from tests.admin.scripted import Scripted, part
+from tests.engine.lookups.loopback import LIMIT, Fake
 
 CLIENT = {
     "client_id": "worker",

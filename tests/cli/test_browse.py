@@ -1,26 +1,20 @@
 """``nsq-ha browse`` on an embedded cluster: what it shows, and that it leaves no trace."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import Result
 
 from nsq_ha import sync
 from nsq_ha.admin import browsing
 from nsq_ha.admin.browsing import LogLook
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import DiscoveryError, LookupUnavailableError
+from tests.cli.conftest import Invoke
 from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
-
-if TYPE_CHECKING:
-    from click.testing import Result
-
-    from nsq_ha.devcluster import DevCluster
-    from tests.cli.conftest import Invoke
 
 
 @pytest.fixture

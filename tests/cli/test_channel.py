@@ -1,12 +1,9 @@
 """``nsq-ha channel``, and the changes of topics, at an embedded cluster of either kind."""
 
-from __future__ import annotations
-
 import json
 import re
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 import httpx
@@ -16,11 +13,9 @@ from click.testing import Result
 from nsq_ha import StartFrom
 from nsq_ha.admin import AdminClient
 from nsq_ha.cli.start import described, positions
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import DiscoveryError
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
-    from tests.cli.conftest import Invoke
+from tests.cli.conftest import Invoke
 
 NOW = 1_800_000_000.0
 

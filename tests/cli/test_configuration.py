@@ -1,24 +1,18 @@
 """The command line takes the options of clients from the environment and a TOML file; flags win."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nsq_ha import Consumer, Producer
 from nsq_ha.cli.app import app
 from nsq_ha.devcluster import DevCluster
 from tests.support.certificates import CA_FILE
 from tests.support.https import https_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from click.testing import Result
 
 
 @pytest.fixture

@@ -1,26 +1,22 @@
 """``nsq-ha copy``: every message arrives, in the order and with what it carried."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from nsq_ha import Message, Producer, Receipt, TopicMeta
 from nsq_ha.cli.copy import Copier, CopyOptions, Route
 from nsq_ha.cli.running import Progress
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError, PublishError
 from nsq_ha.message import OutgoingMessage
+from tests.cli.conftest import Invoke
 from tests.support.waiting import turn
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
-    from tests.cli.conftest import Invoke
 
 OPTIONS = CopyOptions(rate=None, key_field=None, body_only=False, ignore_order=False, timeout=None)
 META = TopicMeta(partition_num=4, replica=1, ordered=False, extend_support=True)

@@ -1,7 +1,5 @@
 """``nsq-ha doctor``: each check finds what it is for, and clusters of both kinds pass."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json
@@ -9,7 +7,7 @@ import socket
 import ssl
 import time
 import uuid
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -32,15 +30,11 @@ from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.cli.doctor import ahead, certificates, round_trip
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from tests.cli.conftest import Invoke
 from tests.cli.test_stat import channel, partition
 from tests.support import web
 from tests.support.certificates import CA_FILE
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.cli.conftest import Invoke
 
 A, B = Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151)
 LISTED = (A.address, B.address)

@@ -1,12 +1,10 @@
 """What ``nsq-ha pub`` makes of its input: messages, or an error for each line that is none."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,10 +15,8 @@ from nsq_ha.cli.lines import Line, Splitter
 from nsq_ha.cli.tail import as_dict
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message, OutgoingMessage
+from tests.cli.conftest import Invoke
 from tests.support.sources import Source
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Invoke
 
 TAIL = InputOptions(from_tail=True)
 ORDERED = InputOptions(from_tail=True, keeps_partition=True)

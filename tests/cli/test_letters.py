@@ -1,28 +1,22 @@
 """``nsq-ha dead-letters``: what was given up is shown, and published again once."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from nsq_ha import sync
+from nsq_ha import Message, sync
 from nsq_ha.admin import AdminClient, TopicDescription
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import NoLeaderError
+from tests.cli.conftest import Invoke
 from tests.cli.test_topic import unknown
 from tests.test_dead_letters import Source, arrived, message, written
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from nsq_ha import Message
-    from tests.cli.conftest import Invoke
 
 
 def bury(cluster: DevCluster, topic: str, letters: str, bodies: list[bytes]) -> None:

@@ -1,17 +1,11 @@
 """``nsq-ha trace ID``: where one message is, and what happened to it."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from nsq_ha import StartFrom, sync, tracelog
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nsq_ha.devcluster import DevCluster
-    from tests.cli.conftest import Invoke
+from nsq_ha.devcluster import DevCluster
+from tests.cli.conftest import Invoke
 
 
 def test_one_message_is_followed(cluster: DevCluster, invoke: Invoke, topic: str, tmp_path: Path) -> None:

@@ -1,9 +1,5 @@
 """``nsq-ha node``: what it shows of nsqds of either kind, and tombstones."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from nsq_ha.admin import ClusterStats, NodeStats
@@ -12,10 +8,8 @@ from nsq_ha.cli.node import held_by
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.engine.answers import NodeInfo
 from nsq_ha.policy.topology import Node
+from tests.cli.conftest import Invoke
 from tests.cli.test_stat import lines
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Invoke
 
 NODE = Node("10.0.0.1", 4150, 4151)
 PLAIN = Node("10.0.0.2", 4150, 4151, is_plain=True)

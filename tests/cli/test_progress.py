@@ -1,19 +1,14 @@
 """Progress on a terminal: what is printed meanwhile, and what is left at the end."""
 
-from __future__ import annotations
-
 import io
 import re
 from contextlib import redirect_stderr
-from typing import TYPE_CHECKING
 
 import click
+import pytest
 
 from nsq_ha.cli.running import Progress
 from tests.support.terminal import WIDTH, Terminal, at
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_a_wait_is_shown_and_nothing_of_it_is_left(terminal: Terminal) -> None:

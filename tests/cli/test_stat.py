@@ -1,15 +1,14 @@
 """``nsq-ha stat``: which columns fit, and its output at either kind of cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import json
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from click.testing import Result
 
 from nsq_ha import Consumer
 from nsq_ha.admin import AdminClient, ChannelStats, ClusterStats, NodeStats, PartitionStats
@@ -19,11 +18,7 @@ from nsq_ha.cli import stat
 from nsq_ha.cli.output import columns_of, fitting
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node
-
-if TYPE_CHECKING:
-    from click.testing import Result
-
-    from tests.cli.conftest import Invoke
+from tests.cli.conftest import Invoke
 
 NOW = 1_800_000_000.0
 A, B = "10.0.0.1:4150", "10.0.0.2:4150"

@@ -1,19 +1,14 @@
 """Each command in the tables of the page "Work at the terminal" works."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from nsq_ha.devcluster import DevCluster
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Invoke
+from tests.cli.conftest import Invoke
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "terminal.md"
 TABLES = PAGE.read_text("utf-8").partition("## Coming from the tools of NSQ")[2]

@@ -1,7 +1,5 @@
 """``nsq-ha top``: what its screen shows, what its keys do, and that it leaves the terminal as it was."""
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import io
@@ -13,22 +11,18 @@ import subprocess
 import sys
 import termios
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
 
-from nsq_ha.admin import ClientStats, ClusterState, ClusterStats, LookupdState, NodeStats
+from nsq_ha.admin import ClientStats, ClusterState, ClusterStats, LookupdState, NodeStats, PartitionStats
 from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import Reading
 from nsq_ha.cli.top import MARKED, ORDERS, Screen
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node
+from tests.cli.conftest import Invoke
 from tests.cli.test_stat import NOW, A, B, channel, partition
-
-if TYPE_CHECKING:
-    from nsq_ha.admin import PartitionStats
-    from nsq_ha.devcluster import DevCluster
-    from tests.cli.conftest import Invoke
 
 NODES = (Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151))
 LOOKUPDS = (LookupdState("http://a:4161", leads=True, error=""), LookupdState("http://b:4161", leads=False, error=""))

@@ -1,14 +1,11 @@
 """``nsq-ha trace report``: what it prints about what Spark found."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
+import pytest
 
 from nsq_ha.cli.trace import print_report
 from nsq_ha.spark.trace.report import TraceReport
-
-if TYPE_CHECKING:
-    import pytest
 
 PLACE: dict[str, Any] = {"side": "server", "topic": "orders", "channel": "billing"}
 TIMES = {"p50_ms": 1788.8, "p95_ms": 4309.5, "p99_ms": 4340.4, "max_ms": 4340.8}

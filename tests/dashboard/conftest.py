@@ -1,16 +1,11 @@
 """Readings of an invented cluster, and a poller that never asks."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from nsq_ha.admin import ChannelStats, ClientStats, ClusterState, ClusterStats, LookupdState, NodeStats, PartitionStats
 from nsq_ha.admin.memory import Memory
 from nsq_ha.admin.reading import Reading
 from nsq_ha.policy.topology import Node
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 HOSTILE = '<script>alert("1")</script>\u202e&'
 CLIENT = ClientStats("id", "host", "10.0.0.9:5", "go-nsq/1", 5, 1, 7, 6, 1, 90, tls=True, compression="snappy", tag="t")

@@ -1,23 +1,17 @@
 """What visitors may not do: guess the token, or fill the log."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from starlette.types import Message
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.dashboard.app import Dashboard, DashboardOptions, serve
 from nsq_ha.dashboard.guard import FREE_TRIES, MAX_TRIERS, TRY_SECONDS, WrongTokens
 from tests.support.web import NO_CERTIFICATES
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from starlette.types import Message
 
 TOKEN = "correct horse battery"
 

@@ -1,13 +1,13 @@
 """The dashboard of an embedded cluster, as a browser and as other programs see it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
 import logging
 import re
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,10 +21,6 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError
 from tests.support.waiting import eventually
 from tests.support.web import NO_CERTIFICATES
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 TOKEN = "correct horse battery"
 LIMIT = 60.0

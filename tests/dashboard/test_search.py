@@ -1,11 +1,10 @@
 """What a search asks for, and what the trace logs say."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import tracemalloc
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -18,9 +17,6 @@ from nsq_ha.errors import NsqError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.dashboard.conftest import channel, node, partition, reading
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIMIT = 60.0
 

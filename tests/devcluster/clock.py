@@ -1,18 +1,14 @@
 """The clock of an embedded cluster, held by a test: what lasts a moment lasts as long as the test looks at it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from nsq_ha.devcluster import DevCluster
 from tests.devcluster.probes import LIMIT
 from tests.support.inside import in_cluster, next_timer
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
 
 STEP: Final = 0.005
 """Least seconds between two looks: less than any moment that a test looks for."""

@@ -1,13 +1,10 @@
 """Compares HTTP answers with recorded ones, apart from what belongs to the recording."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import httpx
+import httpx
 
 Json = dict[str, Any] | list[Any] | str | float | bool | None
 

@@ -1,19 +1,14 @@
 """What has to happen before, or in the middle of, single recorded exchanges."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from nsq_ha.protocol.encoding import MAGIC
 from tests.devcluster.probes import until
 from tests.devcluster.replay import Replay, first_target, put_messages, subscription
+from tests.devcluster.stage import Stage
 from tests.devcluster.wire import Wire, connect, message_id, pub
-
-if TYPE_CHECKING:
-    from tests.devcluster.stage import Stage
 
 Preface = Callable[[Replay], None]
 

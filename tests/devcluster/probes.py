@@ -1,23 +1,19 @@
 """What the faults' tests look at: lookups, and publishes that are answered or not."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
+import pytest
 
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.encoding import MAGIC
 from tests.devcluster.wire import Wire, connect, message_id, pub
 from tests.support.web import NO_CERTIFICATES
-
-if TYPE_CHECKING:
-    import pytest
 
 SCALE = 0.05
 """Of the real cluster's pace: the election after a kill takes 1.1 s."""

@@ -1,19 +1,15 @@
 """A cluster with the topics that the recordings were made on."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.encoding import MAGIC, encode_pub, encode_pub_ext, encode_pub_trace
 from tests.devcluster.probes import until
 from tests.devcluster.wire import LIMIT, Wire
 from tests.support.web import NO_CERTIFICATES
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
 
 TOPICS: dict[str, dict[str, Any]] = {
     "proto_plain": {"partitions": 2, "replicas": 1},

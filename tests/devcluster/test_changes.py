@@ -1,11 +1,10 @@
 """Topics that are made, moved, grown and deleted under their clients."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import pytest
 
 from nsq_ha import Consumer, Producer
@@ -14,9 +13,6 @@ from nsq_ha.devcluster import ChangeRefusedError, DevCluster
 from tests.devcluster.clock import held
 from tests.devcluster.probes import LIMIT, NOT_LEADER, NOT_WRITABLE, Probe, consumer, finish, probe, until
 from tests.devcluster.wire import attempts, identify, pub
-
-if TYPE_CHECKING:
-    import httpx
 
 
 def distributed_ids(seen: Probe) -> dict[str, str]:

@@ -1,12 +1,11 @@
 """The embedded daemons answer recorded HTTP requests as the real ones did, but for those that the docs list."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 
 from nsq_ha.devcluster import DevCluster
@@ -18,9 +17,6 @@ from tests.devcluster.stage import TOPICS, Stage
 from tests.devcluster.unmatched import unmatched
 from tests.devcluster.wire import connect, identify
 from tests.golden import load
-
-if TYPE_CHECKING:
-    import httpx
 
 FILES = ("lookup_http", "lookup_leadership", "nsqd_http")
 

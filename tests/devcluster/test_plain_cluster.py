@@ -1,26 +1,22 @@
 """The plain cluster: registration, faults, and what a restart keeps."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
 from nsq_ha.devcluster import ChangeRefusedError, DevCluster
+from nsq_ha.devcluster.nsqd.connection import ServerConnection
 from nsq_ha.devcluster.storage.queues import MEMORY_MESSAGES, default_node_id
 from tests.devcluster.clock import Clock, held
 from tests.devcluster.probes import LIMIT, until
 from tests.devcluster.wire import Closed, Wire, connect, identify, message_id
 from tests.support import web
 from tests.support.inside import nsqd_of, plain_of
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd.connection import ServerConnection
 
 LARGE = b"x" * 1_000_000
 

@@ -1,19 +1,15 @@
 """A client that knows nothing: bytes out, frames in, for tests of the cluster's own behaviour."""
 
-from __future__ import annotations
-
 import json
 import select
 import socket
 import ssl
 import struct
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from nsq_ha.protocol.compression import Codec
 from nsq_ha.protocol.encoding import MAGIC
 from nsq_ha.protocol.frames import FrameType
-
-if TYPE_CHECKING:
-    from nsq_ha.protocol.compression import Codec
 
 LIMIT = 30.0
 """Seconds in which whatever is expected has to come."""

@@ -3,29 +3,23 @@
 ``NSQ_HA_TEST_CHAOS_SEED`` repeats the faults of another run, ``NSQ_HA_TEST_CHAOS_MINUTES`` makes it longer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Final
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 
+from integration.faults.bench import Bench, Stage
 from integration.faults.embedded import Embedded
 from integration.faults.rows import Target
 from integration.faults.scenarios.chaos import SCENARIO, Chaos, chosen, run
-from nsq_ha.devcluster import ChangeRefusedError
+from nsq_ha.devcluster import ChangeRefusedError, DevCluster
 from tests.faults.test_rows import assert_histories
 from tests.support.full import FULL
 from tests.support.inside import in_cluster, partition_of
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
-    from integration.faults.bench import Bench, Stage
-    from nsq_ha.devcluster import DevCluster
 
 MINUTES: Final = 3.0 if FULL else 0.5
 KEPT: Final = 1000

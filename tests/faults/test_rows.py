@@ -3,29 +3,23 @@
 What must never happen is asserted as it is, and so is the order of events; times with a threefold margin.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
 
 import pytest
 
-from integration.faults.bench import Scenario
+from integration.faults.audit import Ack, Delivered
+from integration.faults.bench import Bench, Scenario
 from integration.faults.embedded import PACE
+from integration.faults.load import Load
 from integration.faults.rows import Target
 from integration.faults.scenarios import ALL
 from integration.faults.threads import ThreadedLoad
 from integration.history.checking import Checker
 from nsq_ha.policy.lookup_pace import longest_interval, partition_delay
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from integration.faults.audit import Ack, Delivered
-    from integration.faults.bench import Bench
-    from integration.faults.load import Load
 
 MARGIN: Final = 3.0
 

@@ -1,9 +1,8 @@
 """The short form of the soak: half a minute with TLS, compression, changing secrets, and a fault each few seconds."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -18,9 +17,6 @@ from integration.faults.threads import ThreadedLoad
 from nsq_ha.devcluster import AuthGrant, DevCluster
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.full import FULL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MINUTES: Final = 0.5
 RATE: Final = 200.0 if FULL else 100.0

@@ -1,27 +1,19 @@
 """Closing in the middle of a fault, whichever it is: within the limit, and nothing is left."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import pytest
 
-from integration.faults.bench import ORDERED, Scenario
+from integration.faults.bench import ORDERED, Bench, Scenario, Stage
 from integration.faults.embedded import Embedded
-from integration.faults.proxy import Network
-from integration.faults.rows import Target
+from integration.faults.proxy import Fault, Network
+from integration.faults.rows import Row, Target
 from integration.faults.scenarios.stopping import TARGET, during
 from integration.faults.waiting import lasts
+from nsq_ha.devcluster import DevCluster
 from tests.faults.test_rows import EXACT
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from integration.faults.bench import Bench, Stage
-    from integration.faults.proxy import Fault
-    from integration.faults.rows import Row
-    from nsq_ha.devcluster import DevCluster
 
 SHORTLY = 0.3
 

@@ -1,10 +1,7 @@
 """A dev cluster for the tests of this folder."""
 
-from __future__ import annotations
-
 import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,10 +11,6 @@ from examples.flights.command import demo
 from examples.flights.flights import Flight
 from nsq_ha.devcluster import DevCluster
 from tests.support.processes import sigint_as_in_a_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 Invoke = Callable[..., Result]
 

@@ -1,13 +1,8 @@
 """Answers of nsqlookupds, written short."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta, TopicView, merge
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 NODES = tuple(Node("10.0.0.1", 4150 + 10 * number, 4151 + 10 * number) for number in range(4))
 

@@ -1,8 +1,6 @@
 """What independent nsqlookupds of a plain cluster say, merged into one view of a topic."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -12,9 +10,6 @@ from nsq_ha.errors import TopicNotExistError, TransportError
 from nsq_ha.policy.plain_topology import FORGET_ROUNDS, PlainTopic, explained, first_view, is_plain
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta, TopicView
 from tests.policy.lookup_answers import answer, good
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 A, B, C, D = (Node(f"10.0.0.{number}", 4150, 4151, is_plain=True) for number in range(1, 5))
 

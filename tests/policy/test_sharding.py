@@ -1,14 +1,13 @@
 """Key to partition: the vectors that were made by running the other clients."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.config import Sharding
 from nsq_ha.policy.sharding import (
     NO_KEY,
     JavaInt,
@@ -21,9 +20,6 @@ from nsq_ha.policy.sharding import (
     murmur3,
     partition_for,
 )
-
-if TYPE_CHECKING:
-    from nsq_ha.options.config import Sharding
 
 NO_UTF8 = (
     "a sharding key must be encodable as UTF-8: "

@@ -1,15 +1,14 @@
 """How the answers of several nsqlookupds become one view of a topic."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from nsq_ha.policy.topology import (
     CONFIRM_ROUNDS,
     DISPUTED_ROUNDS,
+    LookupAnswer,
     Node,
     Pending,
     TopicMeta,
@@ -19,11 +18,6 @@ from nsq_ha.policy.topology import (
     tcp_address,
 )
 from tests.policy.lookup_answers import NODES, answer, denial, empty, good, led, rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nsq_ha.policy.topology import LookupAnswer
 
 # ---------------------------------------------------------------- nodes and views
 

@@ -1,10 +1,7 @@
 """What stands around the protocol in its tests: a source of messages, connections in a state, frames, requests."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message, MessageSource
@@ -13,11 +10,8 @@ from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.messages import damage_of, encode_message, reader_for
 from nsq_ha.protocol.server.answers import encode_traced
-from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader, decode_commands
-
-if TYPE_CHECKING:
-    from nsq_ha.protocol.server.decoder import Event
-    from nsq_ha.protocol.server.stream import Limits
+from nsq_ha.protocol.server.decoder import CommandDecoder, Event, PublishHeader, decode_commands
+from nsq_ha.protocol.server.stream import Limits
 
 LARGEST = 1024 * 1024
 ID = b"\x00\x00\x00\x00\x00\x00\x00\x09\n \r\n\x00\xff\n\n"

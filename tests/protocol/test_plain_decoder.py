@@ -1,10 +1,7 @@
 """How upstream's nsqd reads a stream; its answers are recorded in ``tests/vectors/plain``."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -15,10 +12,8 @@ from nsq_ha.protocol.encoding import MAGIC
 from nsq_ha.protocol.server.command_lines import Announced, Malformed
 from nsq_ha.protocol.server.identify import PLAIN_LIMITS
 from nsq_ha.protocol.server.plain_decoder import DeferredPub, PlainDecoder, PlainEvent, TopicNamed
+from nsq_ha.protocol.server.stream import Limits
 from tests.protocol.fakes import ID, size
-
-if TYPE_CHECKING:
-    from nsq_ha.protocol.server.stream import Limits
 
 HEX_ID = b"0123456789abcdef"
 

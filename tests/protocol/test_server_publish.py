@@ -1,18 +1,11 @@
 """Publishes as the server reads them: headers, batches, and where it stops."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from nsq_ha.protocol.commands import MpubExt, Nop, PubExt
 from nsq_ha.protocol.server.command_lines import Malformed
-from nsq_ha.protocol.server.decoder import PublishHeader
+from nsq_ha.protocol.server.decoder import Event, PublishHeader
 from tests.protocol.fakes import events, fresh, size
-
-if TYPE_CHECKING:
-    from nsq_ha.protocol.server.decoder import Event
 
 
 def pub_ext(ext: bytes, body: bytes = b"body") -> bytes:

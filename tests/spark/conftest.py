@@ -1,13 +1,11 @@
 """A dev cluster, filled topics and one Spark session for the tests of this folder."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_ext
@@ -15,9 +13,6 @@ from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.session import local_session
 from tests.devcluster.probes import until
 from tests.support.spark_queries import PATIENT
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Publish = Callable[[str, int, Sequence[bytes]], None]
 

@@ -4,20 +4,16 @@
 and ``SearchLogByMsgOffset``, seen on the real server as well.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
+import respx
 
 from tests.engine.lookups.loopback import lookup_body
-
-if TYPE_CHECKING:
-    import respx
 
 LOOKUPD = "http://127.0.0.1:4161"
 SECOND = 1_700_000_000

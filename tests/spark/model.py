@@ -1,20 +1,15 @@
 """A cluster in memory that answers the planner's questions: logs of messages with sizes and times."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from nsq_ha.admin.nsqd_http import StoredMessage
+from nsq_ha.admin.nsqd_http import Search, StoredMessage
 from nsq_ha.errors import ConnectError, LookupUnavailableError, NsqError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.spark.cluster import BlockingCluster, Extent
 from nsq_ha.spark.plan.boundaries import PartitionLog
-
-if TYPE_CHECKING:
-    from nsq_ha.admin.nsqd_http import Search
 
 NODES = tuple(Node(f"127.0.0.{number + 1}", 4150, 4151) for number in range(8))
 

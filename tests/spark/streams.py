@@ -1,22 +1,18 @@
 """Streams and writes in Spark that the tests of this folder share."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from nsq_ha.admin.nsqd_http import NsqdHttp
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.policy.topology import Node
+from nsq_ha.spark.cluster import BlockingCluster
+from tests.spark.conftest import Publish
 from tests.support.spark_queries import run_to_end
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from nsq_ha.devcluster import DevCluster
-    from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.cluster import BlockingCluster
-    from tests.spark.conftest import Publish
 
 
 class Stream:

@@ -3,8 +3,6 @@
 The embedded cluster's nsqds stand in for plain ones: spoken to without partitions they behave so.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import stat
@@ -13,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -29,14 +27,12 @@ from nsq_ha.spark.ack import planner as ack_planner
 from nsq_ha.spark.ack.draining import DrainVerdict
 from nsq_ha.spark.ack.planner import AckPlanner, divided
 from nsq_ha.spark.ack.spool import Spool, SpoolFile, read_file
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import ReadOptions
 from tests.devcluster.probes import until
+from tests.spark.conftest import Publish
 from tests.spark.logs import Source
-
-if TYPE_CHECKING:
-    from nsq_ha.spark.cluster import BlockingCluster
-    from tests.spark.conftest import Publish
 
 names = (f"ack_{number}" for number in itertools.count())
 

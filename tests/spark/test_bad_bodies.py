@@ -1,12 +1,11 @@
 """Bodies that are no JSON are set apart as dead letters, with where they came from."""
 
-from __future__ import annotations
-
 import datetime
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -15,9 +14,6 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
 from nsq_ha.spark.functions import decode_json, split_bad
 from tests.spark.logs import Source
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -1,31 +1,27 @@
 """Rows that cannot be published: they end the write, are dropped and counted, or go to the dead letters."""
 
-from __future__ import annotations
-
 import base64
 import datetime
 import itertools
 import json
 import logging
 import pickle
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError
+from nsq_ha.message import Message
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.sink import NsqBatchWriter, NsqStreamWriter, TaskWritten
 from tests.support.spark_rows import delivered
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
-    from nsq_ha.message import Message
-    from nsq_ha.spark.cluster import BlockingCluster
 
 VALUE, KEY = StructField("value", BinaryType()), StructField("key", StringType())
 TOPIC = StructField("topic", StringType())

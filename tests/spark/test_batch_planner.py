@@ -1,9 +1,7 @@
 """The plan: ranges between message boundaries, and what is refused before any task starts."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +18,6 @@ from nsq_ha.spark.options import EARLIEST, LATEST, OffsetBound, ReadOptions
 from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from tests.spark.model import NODES, Log, Model
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ONE, TWO = NODES[:2]
 META = TopicMeta(partition_num=2, ordered=True)

@@ -1,7 +1,5 @@
 """Bulk reads on the dev cluster: the same rows as through a subscription, whatever happens."""
 
-from __future__ import annotations
-
 import json
 import logging
 import random
@@ -10,17 +8,20 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import DataLossError, ResponseTimeoutError
 from nsq_ha.options.types import Backoff
+from nsq_ha.policy.topology import Node
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_ext
 from nsq_ha.spark.cluster import BlockingCluster, Extent
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
+from nsq_ha.spark.pull.calls import Pulled, PullRefused
 from nsq_ha.spark.read import range_reader
 from nsq_ha.spark.read.bulk import reader as bulk_module
 from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
@@ -28,11 +29,6 @@ from nsq_ha.spark.read.bulk.link import BulkLink
 from nsq_ha.spark.read.range_reader import RangeReader, read_ranges
 from nsq_ha.spark.read.replay import Replay
 from tests.spark.projections import ALL
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
-    from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.pull.calls import Pulled, PullRefused
 
 
 def options(asked: BlockingCluster, topic: str, **more: str) -> ReadOptions:

@@ -1,21 +1,16 @@
 """The chain rule: exactly ``[start, end)`` whatever the channel delivers, or an error."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import ConfigError, DataLossError, RemoteProtocolError
+from nsq_ha.message import Message
 from nsq_ha.spark.read import chain as chain_module
 from nsq_ha.spark.read.chain import Chain, WrongPartitionError
 from tests.spark.logs import PARTITION, log_of, message
-
-if TYPE_CHECKING:
-    from nsq_ha.message import Message
 
 
 def offsets(messages: list[Message]) -> list[int | None]:

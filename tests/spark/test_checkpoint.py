@@ -1,17 +1,17 @@
 """What a stream leaves in its checkpoint, and how that shows a log that was re-created."""
 
-from __future__ import annotations
-
 import itertools
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 
+from nsq_ha.admin.nsqd_http import Search, StoredMessage
 from nsq_ha.errors import ConfigError, ConnectError, DataLossError, ResponseTimeoutError
+from nsq_ha.policy.topology import Node
 from nsq_ha.spark.checkpoint import (
     MARGIN,
     MARKS,
@@ -33,10 +33,6 @@ from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.stream import NsqStreamReader
 from tests.spark.model import Log, Model, search_in_log
-
-if TYPE_CHECKING:
-    from nsq_ha.admin.nsqd_http import Search, StoredMessage
-    from nsq_ha.policy.topology import Node
 
 PLACES = st.dictionaries(
     st.tuples(st.sampled_from(["orders", "flights", "a.b"]), st.integers(0, 1023)), st.integers(0, 2**63 - 1)

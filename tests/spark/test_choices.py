@@ -1,34 +1,29 @@
 """Options that change what is asked of a cluster, against one: report, registered channels, times, waiting, placing."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
 import threading
 import time
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
 from nsq_ha.admin import AdminClient
+from nsq_ha.admin.description import ChannelStats
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ChannelNotRegisteredError, ConfigError
+from nsq_ha.message import Message
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.read.range_reader import RangeReader
 from tests.devcluster.probes import until
+from tests.spark.conftest import Publish
 from tests.spark.streams import numbered
 from tests.support.spark_rows import delivered
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nsq_ha.admin.description import ChannelStats
-    from nsq_ha.devcluster import DevCluster
-    from nsq_ha.message import Message
-    from tests.spark.conftest import Publish
 
 names = (f"choice_{number}" for number in itertools.count())
 

@@ -1,18 +1,18 @@
 """Logs that are not what was planned: cleaned, cut, re-created, grown; each is reported, or read as far as it goes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import DataLossError
 from nsq_ha.spark.checkpoint import PLANNED, OffsetJson, undated
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan import log_identity
 from nsq_ha.spark.plan.batch_planner import Range
@@ -21,13 +21,9 @@ from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.stream import NsqStreamReader
 from tests.devcluster.probes import until
+from tests.spark.conftest import Publish
 from tests.spark.streams import numbered
 from tests.support.spark_rows import delivered
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
-    from nsq_ha.spark.cluster import BlockingCluster
-    from tests.spark.conftest import Publish
 
 MESSAGE = 36
 """Bytes of a body of 6 in the log."""

@@ -1,28 +1,23 @@
 """When a plain nsqd has given all: its numbers, what was seen of it, and how long it may still be waited for."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import httpx
 import pytest
+import respx
 
 from nsq_ha.admin.description import Unfinished
 from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.ack import draining
 from nsq_ha.spark.ack.draining import Draining, DrainVerdict, judge
+from nsq_ha.spark.ack.puller import Puller
 from nsq_ha.spark.cluster import BlockingCluster
-
-if TYPE_CHECKING:
-    import respx
-
-    from nsq_ha.spark.ack.puller import Puller
 
 LIMIT = 61.0
 SECOND_NS = 10**9

@@ -1,14 +1,12 @@
 """Small micro-batches: which are read by the driver, what becomes of a failure, and that PySpark takes their rows."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle
 import struct
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,7 +17,10 @@ from pyspark.sql.streaming.python_streaming_source_runner import (
 )
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import DataLossError, NsqError, ResponseTimeoutError
+from nsq_ha.message import Message
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.read import range_reader
@@ -27,14 +28,9 @@ from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.read.range_reader import MOST_RANGES, PAUSE, DriverRead
 from nsq_ha.spark.source import NsqDataSource
 from nsq_ha.spark.stream import NsqStreamReader
+from tests.spark.conftest import Publish
 from tests.spark.logs import message
 from tests.spark.streams import numbered, spread
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
-    from nsq_ha.message import Message
-    from nsq_ha.spark.cluster import BlockingCluster
-    from tests.spark.conftest import Publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -1,15 +1,15 @@
 """Filters as a hint: what they leave may be too much, never too little."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
     EqualTo,
+    Filter,
     GreaterThan,
     GreaterThanOrEqual,
     In,
@@ -22,11 +22,6 @@ from pyspark.sql.datasource import (
 from nsq_ha.spark.plan.batch_planner import FilterLimits
 from nsq_ha.spark.source import limits_of
 from tests.spark.model import Log, search_in_log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql.datasource import Filter
 
 LOG = Log([10] * 20)
 COMPARISONS: dict[type[Any], Callable[[int, int], bool]] = {

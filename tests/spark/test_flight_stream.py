@@ -1,26 +1,19 @@
 """The demo's streaming query: the same sums as a batch read and as the data file, whatever dies meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from examples.flights import flights, stage
 from examples.flights.delays import by_carrier
+from examples.flights.faults import DemoEvent
 from examples.flights.flights import Flight
 from examples.flights.job import JobOptions
 from examples.flights.stage import Demo, DemoOptions
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from examples.flights.faults import DemoEvent
-    from nsq_ha.devcluster import DevCluster
+from nsq_ha.devcluster import DevCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -1,12 +1,11 @@
 """Plans on topics that are being written: the newest messages are acknowledged, and the server cannot find them yet."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import respx
 
 from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.spark.cluster import BlockingCluster
@@ -15,9 +14,6 @@ from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from tests.spark.lagging import LOOKUPD, LaggingCluster, LaggingLog
-
-if TYPE_CHECKING:
-    import respx
 
 OPTIONS = {"lookupd": LOOKUPD, "topic": "t"}
 IMPATIENT = {"fetchTimeout": "100ms", "fetchRetries": "1"}

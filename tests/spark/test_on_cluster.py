@@ -1,24 +1,19 @@
 """Replays on the dev cluster: exact rows whatever happens to leaders; no Spark yet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.message import Message
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read.range_reader import RangeReader
 from tests.devcluster.probes import until
+from tests.spark.conftest import Publish
 from tests.spark.streams import channels_of
 from tests.support.spark_rows import delivered
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
-    from nsq_ha.message import Message
-    from nsq_ha.spark.cluster import BlockingCluster
-    from tests.spark.conftest import Publish
 
 
 def options(asked: BlockingCluster, topic: str, **more: str) -> ReadOptions:

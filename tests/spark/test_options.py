@@ -1,17 +1,11 @@
 """Options: read on the driver, refused there by name."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 from nsq_ha.errors import ConfigError
-from nsq_ha.spark.options import EARLIEST, KNOWN, LATEST, ReadOptions, WriteOptions
-
-if TYPE_CHECKING:
-    from nsq_ha.spark.options import Mode
+from nsq_ha.spark.options import EARLIEST, KNOWN, LATEST, Mode, ReadOptions, WriteOptions
 
 LEAST = {"lookupd": "127.0.0.1:4161", "topic": "flights"}
 

@@ -1,25 +1,18 @@
 """What Spark shows of an error: the reason in the first line, and no traceback."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import DataLossError, NoLeaderError
 from nsq_ha.spark.reasons import reason_first
 from tests.support.spark_queries import LIMIT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from nsq_ha.devcluster import DevCluster
 
 Options = Mapping[str, str]
 

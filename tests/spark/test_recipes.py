@@ -1,28 +1,23 @@
 """The recipes of the page, run as a reader would copy them."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.spark.lag import PartitionLag, StreamLag
 from tests.examples import ROOT, examples_of
+from tests.spark.conftest import Publish
 from tests.spark.streams import numbered, read, spread
 from tests.support.spark_queries import run_to_end
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from nsq_ha.devcluster import DevCluster
-    from tests.spark.conftest import Publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -1,23 +1,17 @@
 """Several queries in one session: they share no map of variables that Spark changes without a lock."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.spark import session
 from nsq_ha.spark.source import NsqDataSource
+from tests.spark.conftest import Publish
 from tests.spark.streams import Stream, numbered, spread
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from nsq_ha.devcluster import DevCluster
-    from tests.spark.conftest import Publish
 
 
 class Context:

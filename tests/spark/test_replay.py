@@ -1,14 +1,11 @@
 """One replay connection against a scripted nsqd: what it sends, and what it does about bad answers."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,6 +17,7 @@ from nsq_ha.errors import (
     RemoteProtocolError,
     ResponseTimeoutError,
 )
+from nsq_ha.message import Message
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Layout
 from nsq_ha.protocol.frames import FrameType, encode_frame
@@ -29,9 +27,6 @@ from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.read.replay import UNGATHERED_BYTES, Replay
 from tests.spark.logs import PARTITION, log_of
-
-if TYPE_CHECKING:
-    from nsq_ha.message import Message
 
 OPTIONS = ReadOptions(lookupd=("http://127.0.0.1:4161",), topics=("flights",))
 OK = encode_frame(FrameType.RESPONSE, b"OK")

@@ -1,23 +1,17 @@
 """``format("nsq")`` in Spark itself, on the dev cluster; one Spark session for the folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from nsq_ha.base.identity import partition_of
+from nsq_ha.devcluster import DevCluster
+from tests.spark.conftest import Publish
 from tests.support.spark_queries import run_to_end
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamReader
-
-    from nsq_ha.devcluster import DevCluster
-    from tests.spark.conftest import Publish
 
 # The first use starts a JVM and its workers.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

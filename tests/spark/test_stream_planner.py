@@ -1,11 +1,9 @@
 """The plan of a stream: offsets never go back, limits hold, and every message is in one micro-batch."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +18,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotFoundError,
 )
+from nsq_ha.policy.topology import Node, TopicView
 from nsq_ha.spark.checkpoint import PLANNED, RESTARTED, dated
 from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.options import ReadOptions
@@ -29,9 +28,6 @@ from nsq_ha.spark.plan.boundaries import PartitionLog
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from tests.devcluster.probes import until
 from tests.spark.model import NODES, Log, Model
-
-if TYPE_CHECKING:
-    from nsq_ha.policy.topology import Node, TopicView
 
 Given = dict[str, str]
 

@@ -1,27 +1,21 @@
 """Streams and writes in Spark itself, on the dev cluster: what options and columns do."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
 
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy import sharding
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.functions import drop_repeats, partition_for
 from tests.devcluster.probes import until
+from tests.spark.conftest import Publish
 from tests.spark.streams import Stream, numbered, read, spread, write
 from tests.support.spark_queries import LIMIT, run_to_end
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from nsq_ha.devcluster import DevCluster
-    from nsq_ha.spark.cluster import BlockingCluster
-    from tests.spark.conftest import Publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -1,8 +1,6 @@
 """The MPUBs of a task: each partition's messages are whole and in order, within the limits of an MPUB."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -11,13 +9,11 @@ from hypothesis import strategies as st
 
 from nsq_ha.protocol import Mpub
 from nsq_ha.protocol.server.decoder import decode_commands
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write import partition_writer
 from nsq_ha.spark.write.partition_writer import EncodedMpub, PartitionWritten, TaskWriter
 from nsq_ha.spark.write.row_converter import RowConverter, TargetTopic, TraceIds
-
-if TYPE_CHECKING:
-    from nsq_ha.spark.cluster import BlockingCluster
 
 PLAIN = TargetTopic("orders", 3, ordered=True, extended=False)
 MOST, LARGEST = 40, 2048

@@ -1,24 +1,19 @@
 """What a task does to the process it runs in, and leaves for the next one."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from nsq_ha.message import Message
 from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.read.range_reader import RangeReader, read_ranges
 from tests.spark.logs import message
-
-if TYPE_CHECKING:
-    from nsq_ha.message import Message
 
 READ = (
     (Range("orders", 0, 0, 60, None, ordered=False, extended=False),),

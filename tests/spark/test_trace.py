@@ -1,15 +1,14 @@
 """Trace analytics on logs of both kinds, made up so that each number is known; and its page in a real browser."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
 from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.cli.app import app
@@ -21,9 +20,6 @@ from nsq_ha.spark.trace.incremental import lives_by_day
 from nsq_ha.spark.trace.lifecycle import lifecycle
 from nsq_ha.spark.trace.page import html_page
 from nsq_ha.spark.trace.report import ReportOptions, TraceReport, trace_report
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -3,21 +3,20 @@
 The cluster is silent for many times as long as a read is patient; the real one was for ten minutes.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.policy.topology import Node, TopicView
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub
 from nsq_ha.spark import cluster as cluster_module
 from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
@@ -26,9 +25,6 @@ from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.sink import NsqBatchWriter, TaskWritten
 from nsq_ha.spark.stream import NsqStreamReader
 from tests.devcluster.probes import until
-
-if TYPE_CHECKING:
-    from nsq_ha.policy.topology import Node, TopicView
 
 VALUE, PARTITION = StructField("value", BinaryType()), StructField("partition", IntegerType())
 PATIENCE = 1.0

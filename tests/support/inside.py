@@ -1,27 +1,23 @@
 """The private parts of clients, of the dev cluster and of event loops that tests look at, each named here only."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from nsq_ha import Consumer, Producer
+from nsq_ha.consumer.inflight import ReadPartition
+from nsq_ha.consumer.machine import ConsumerMachine
+from nsq_ha.consumer.shell import ConsumerShell
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.devcluster.control.coordinator import Coordinator
+from nsq_ha.devcluster.control.placement import ClusterPartition
 from nsq_ha.devcluster.control.plain_control import PlainControl
-
-if TYPE_CHECKING:
-    from nsq_ha import Consumer, Producer
-    from nsq_ha.consumer.inflight import ReadPartition
-    from nsq_ha.consumer.machine import ConsumerMachine
-    from nsq_ha.consumer.shell import ConsumerShell
-    from nsq_ha.devcluster import DevCluster
-    from nsq_ha.devcluster.control.coordinator import Coordinator
-    from nsq_ha.devcluster.control.placement import ClusterPartition
-    from nsq_ha.devcluster.nsqd.node import HaNsqd
-    from nsq_ha.engine.connection import Connection
-    from nsq_ha.producer.machine import ProducerMachine
-    from nsq_ha.producer.state import ProducerTopic
+from nsq_ha.devcluster.nsqd.node import HaNsqd
+from nsq_ha.engine.connection import Connection
+from nsq_ha.producer.machine import ProducerMachine
+from nsq_ha.producer.state import ProducerTopic
 
 _Result = TypeVar("_Result")
 

@@ -1,16 +1,12 @@
 """Check each line that a test has logged, whatever its level: it has its values, and its fields are in its text."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pytest
+import pytest
 
 _USUAL: Final = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 _FIELDS: Final = {"topic", "partition", "nsqd", "lookupd"}

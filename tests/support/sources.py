@@ -1,11 +1,6 @@
 """Messages that no nsqd has sent."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from nsq_ha.message import Message
+from nsq_ha.message import Message
 
 
 class Source:

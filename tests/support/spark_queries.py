@@ -1,14 +1,10 @@
 """Streaming queries of tests, on a machine that may be too busy for a limit of Spark's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 LIMIT: Final = 300.0
 """Seconds for a query; generous, since a busy machine takes long for each micro-batch."""

@@ -1,14 +1,9 @@
 """The rows that a reader of Spark's takes from a subscription, as messages."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nsq_ha.message import Message
-    from nsq_ha.spark.read.range_reader import RangeReader
+from nsq_ha.message import Message
+from nsq_ha.spark.read.range_reader import RangeReader
 
 
 def delivered(reader: RangeReader) -> Iterator[list[Message]]:

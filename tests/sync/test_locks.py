@@ -1,24 +1,19 @@
 """A thread that calls a client while it holds a lock, or while something blocks the event loop, goes on."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
 from nsq_ha import PublishError
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ResponseTimeoutError
+from nsq_ha.events import Event
 from nsq_ha.sync import AdminClient, Consumer, Producer, facade, outstanding
 from tests.support.nsqd import LIMIT
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
-    from nsq_ha.events import Event
 
 
 def in_time(work: Callable[[], object]) -> None:

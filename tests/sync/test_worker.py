@@ -1,21 +1,17 @@
 """Several consumers in one worker for threads: handlers, and every way to stop."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import nsq_ha
 from nsq_ha import ClosedError, ConfigError, Message
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import WorkerError
 from nsq_ha.sync import AdminClient, Producer, Worker
 from tests.support.nsqd import LIMIT
 from tests.support.threads import in_thread, until
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
 
 
 def ignore(message: Message) -> None: ...

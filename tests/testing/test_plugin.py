@@ -1,14 +1,10 @@
 """The fixtures that users get."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import httpx
 
-if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
+from nsq_ha.devcluster import DevCluster
 
 pytest_plugins = ["nsq_ha.testing.plugin"]
 

@@ -1,9 +1,6 @@
 """All scenarios, in the order of the table."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from integration.faults.bench import Scenario
 from integration.faults.scenarios import (
     chaos,
     consumers,
@@ -16,9 +13,6 @@ from integration.faults.scenarios import (
     stopping,
     topics,
 )
-
-if TYPE_CHECKING:
-    from integration.faults.bench import Scenario
 
 ALL: tuple[Scenario, ...] = (
     *leaders.SCENARIOS,

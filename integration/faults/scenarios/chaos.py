@@ -1,7 +1,5 @@
 """One random fault after the other, for as long as the environment says: nothing lost, nothing out of order, flat."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -12,21 +10,17 @@ import statistics
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from integration.faults.audit import Audit
-from integration.faults.bench import ORDERED, ORDINARY, Bench, Scenario
+from integration.faults.bench import ORDERED, ORDINARY, Bench, Scenario, Stage
 from integration.faults.cluster import NotReadyError
+from integration.faults.load import Load
 from integration.faults.pace import REAL
 from integration.faults.rows import Row, Target
 from integration.faults.waiting import until_true
 from nsq_ha.errors import NsqError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from integration.faults.bench import Stage
-    from integration.faults.load import Load
 
 PAUSE: Final = (20.0, 60.0)
 SETTLED: Final = 120.0

@@ -1,29 +1,23 @@
 """Consumers of one ordered channel that fail, die or stall."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from integration.faults.audit import Delivered
 from integration.faults.bench import ORDERED, Bench, Scenario
 from integration.faults.cluster import NotReadyError
+from integration.faults.load import Load
 from integration.faults.pace import REAL
 from integration.faults.probing import MARK
 from integration.faults.rows import Row, Target
 from integration.faults.waiting import until
+from nsq_ha import Message
 from nsq_ha.policy.redelivery import requeue_delay
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from integration.faults.load import Load
-    from nsq_ha import Message
 
 FAILURES = 3
 ENOUGH = 300

@@ -1,17 +1,10 @@
 """Faults of a node that follows."""
 
-from __future__ import annotations
+from collections.abc import Awaitable, Callable
 
-from typing import TYPE_CHECKING
-
-from integration.faults.bench import Scenario, staged
+from integration.faults.bench import Scenario, Stage, staged
 from integration.faults.cluster import NotReadyError
 from integration.faults.rows import Target
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from integration.faults.bench import Stage
 
 
 async def _follower(stage: Stage) -> str:

@@ -1,20 +1,14 @@
 """Faults of the node that leads a partition."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
-from integration.faults.bench import PARTITIONS, Scenario, staged
+from integration.faults.bench import PARTITIONS, Scenario, Stage, staged
 from integration.faults.cluster import NotReadyError
 from integration.faults.rows import Target
 from integration.faults.waiting import QUESTION, until_true
 from nsq_ha.admin import AdminClient
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from integration.faults.bench import Stage
 
 FREEZE: Final = 45.0
 DOWN: Final = 2.0

@@ -1,26 +1,18 @@
 """Faults of the nsqlookupds."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
-from integration.faults.bench import ORDERED, Bench, Scenario, staged
+from integration.faults.bench import ORDERED, Bench, Scenario, Stage, staged
 from integration.faults.cluster import NotReadyError
 from integration.faults.probing import MARK
 from integration.faults.proxy import Network
 from integration.faults.rows import Row, Target
 from integration.faults.waiting import until_true
 from nsq_ha import Consumer, Producer
-from tests.engine.lookups.loopback import Fake, hang, http_answer
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from integration.faults.bench import Stage
-    from tests.engine.lookups.loopback import Behave
+from tests.engine.lookups.loopback import Behave, Fake, hang, http_answer
 
 FAULT = 20.0
 HANG = 10.0

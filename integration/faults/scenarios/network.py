@@ -1,21 +1,12 @@
 """Faults of the stream between the library and the nsqds."""
 
-from __future__ import annotations
+from collections.abc import Awaitable, Callable
 
-from typing import TYPE_CHECKING
-
-from integration.faults.bench import Scenario
+from integration.faults.bench import Bench, Scenario, Stage
 from integration.faults.pace import REAL
-from integration.faults.proxy import Network
-from integration.faults.rows import Target
+from integration.faults.proxy import Fault, Network
+from integration.faults.rows import Row, Target
 from integration.faults.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from integration.faults.bench import Bench, Stage
-    from integration.faults.proxy import Fault
-    from integration.faults.rows import Row
 
 HIT = 5.0
 """Seconds within which every connection has carried a frame: there is a heartbeat each 2 s."""

@@ -1,22 +1,13 @@
 """An ordinary topic of which one partition does not answer while another one is well."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
-from integration.faults.bench import ORDINARY, PARTITIONS, Bench, Scenario
-from integration.faults.cluster import NotReadyError
+from integration.faults.bench import ORDINARY, PARTITIONS, Bench, Scenario, Stage
+from integration.faults.cluster import NotReadyError, Partition
 from integration.faults.probes import longest_gap
-from integration.faults.proxy import Network
+from integration.faults.proxy import Hole, Network
 from integration.faults.rows import Row, Target
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from integration.faults.bench import Stage
-    from integration.faults.cluster import Partition
-    from integration.faults.proxy import Hole
 
 TRIES = 6
 ASLEEP = 15.0

@@ -8,27 +8,21 @@ a second altogether), ``NSQ_HA_TEST_TLS_CA``, ``NSQ_HA_TEST_COMPRESSION`` and, f
 that port of the loopback, ``NSQ_HA_TEST_AUTH_PORT``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os
 import random
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
-from integration.faults.bench import ORDERED, ORDINARY, Bench, Scenario
+from integration.faults.bench import ORDERED, ORDINARY, Bench, Scenario, Stage
 from integration.faults.pace import of_environment
 from integration.faults.rows import Row, Target
 from integration.faults.scenarios.chaos import Chaos, chosen, run
 from integration.faults.scenarios.consumers import Neighbour
 from integration.faults.secrets import AuthServer, Secrets
 from integration.faults.threads import ThreadedLoad
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from integration.faults.bench import Stage
 
 MINUTES: Final = 120.0
 RATE: Final = 2000.0

@@ -1,24 +1,17 @@
 """Closing while something is wrong: within the limit, and nothing is left."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
-from integration.faults.bench import PARTITIONS, Bench, Scenario
+from integration.faults.bench import PARTITIONS, Bench, Scenario, Stage
+from integration.faults.load import Load
 from integration.faults.pace import REAL
 from integration.faults.proxy import TASK
 from integration.faults.rows import Row, Target
 from integration.faults.waiting import QUESTION, settles, until_true
 from nsq_ha import Consumer
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from integration.faults.bench import Stage
-    from integration.faults.load import Load
 
 GRACE = 0.5
 LOOKS = 20

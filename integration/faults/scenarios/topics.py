@@ -1,24 +1,18 @@
 """What an operator does to a topic: more partitions; deleted and re-created."""
 
-from __future__ import annotations
-
 import collections
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from integration.faults.audit import Ack, Delivered
 from integration.faults.bench import ORDERED, PARTITIONS, STARTED, Bench, Scenario
+from integration.faults.load import Load
+from integration.faults.probes import Probes
 from integration.faults.rows import Row, Target, broken_by, figures_of
 from integration.faults.waiting import until
 from nsq_ha.admin import AdminClient
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from integration.faults.audit import Ack, Delivered
-    from integration.faults.load import Load
-    from integration.faults.probes import Probes
-
-    Events = Mapping[str, Sequence[Ack | Delivered]]
+Events = Mapping[str, Sequence[Ack | Delivered]]
 
 GROWN = 4
 MANY = 50
