@@ -22,7 +22,7 @@ from nsq_ha.consumer.handlers import Batch, Batches, Handling, check_batches, ch
 from nsq_ha.consumer.shell import ConsumerShell
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats
 from nsq_ha.dead_letters.letter import Publishes
-from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.lookups import Lookups
 from nsq_ha.engine.observe import Observer
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.engine.waiting import is_foreign

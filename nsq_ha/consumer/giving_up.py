@@ -19,7 +19,7 @@ from nsq_ha.base.threads import HandlerThreads, is_async
 from nsq_ha.consumer.failures import FailureLog, facts, take_cause
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
-from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.lookups import Lookups
 from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.engine.single_use import SingleUseClient, check_entered
 from nsq_ha.engine.waiting import is_foreign

@@ -1,105 +1,116 @@
-"""The lookups of all topics of one client."""
+"""What the clients of one event loop share for their lookups.
+
+nsqds given by address instead of nsqlookupds are plain servers without partitions. Each address is one pseudo
+partition, numbered in the given order, so that producers and consumers treat both kinds of server alike.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import logging
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
-from nsq_ha.engine.lookups import Engine, LookupCounts, TopicWatch, again
-from nsq_ha.engine.observe import SILENT, Observer
-from nsq_ha.errors import ClosedError
-from nsq_ha.options.checks import check_topic
+from nsq_ha.base.tasks import Tasks
+from nsq_ha.engine.http import new_client
+from nsq_ha.engine.loops import PerLoop
+from nsq_ha.engine.servers import Servers
+from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE
+from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
     from nsq_ha.engine.lookupd import Access
-    from nsq_ha.engine.servers import LookupdOutage
+    from nsq_ha.engine.observe import Observer
+    from nsq_ha.events import Event
     from nsq_ha.options.config import ClientConfig
 
 
-class Lookups:
-    """Finds the leaders of topics, for one producer or consumer.
+class FixedNodes:
+    """Answers every lookup with the same nodes, as :class:`~nsq_ha.engine.servers.Servers` does with those it finds.
 
     Args:
-        config: Options of a client, with addresses; ``lookupd``, ``nsqd`` and ``lookup_*`` are used.
-        access: ``w`` for publishing, ``r`` for consuming.
-        observer: The client's.
-        channel: The consumer's channel, for events. None for a producer.
-
-    Attributes:
-        counts: Counts of all lookups.
-        observer: As given.
+        addresses: ``host:port`` of each nsqd's TCP, as :func:`nsq_ha.options.checks.nsqd_addresses` returns them.
     """
 
-    def __init__(
-        self, config: ClientConfig, *, access: Access, observer: Observer = SILENT, channel: str | None = None
-    ) -> None:
-        self.counts: LookupCounts = LookupCounts()
-        self.observer: Observer = observer
-        self._config = config
-        self._channel = channel
-        self._access: Access = access
-        self._engine: Engine | None = None
-        self._watches: dict[str, TopicWatch] = {}
-        self._closed: ClosedError | None = None
+    urls: Final[tuple[str, ...]] = ()
+    """There is no nsqlookupd."""
 
-    @property
-    def silence(self) -> LookupdOutage | None:
-        """Set while no nsqlookupd answers, as far as a client without topics knows. None with ``nsqd=``."""
-        return None if self._engine is None or self._engine.servers is None else self._engine.servers.silence
+    def __init__(self, addresses: Sequence[str]) -> None:
+        nodes = {}
+        for number, address in enumerate(addresses):
+            host, _, port = address.rpartition(":")
+            nodes[number] = Node(host.strip("[]"), int(port), 0, is_plain=True)
+        self._answer = LookupAnswer(
+            lookupd="",
+            leads=True,
+            meta=TopicMeta(partition_num=len(nodes), is_partitioned=False),
+            partitions=MappingProxyType(nodes),
+            exists=True,
+        )
 
-    async def start(self) -> None:
-        """Start the lookups, after comparing the nsqlookupds if there are several. A second call does nothing.
+    async def look_up(self, topic: str, access: Access) -> Round:
+        """Return the fixed answer without asking a server."""
+        return Round((self._answer,), None)
 
-        It waits for no server but for this, and then not long for one that hangs.
 
-        Raises:
-            ClosedError: It was closed.
-            ConfigError: The nsqlookupds belong to several clusters.
-        """
-        if self._closed is not None:
-            raise again(self._closed)
-        if self._engine is None:
-            self._engine = Engine.join(self._config, self.observer)
-            if self._engine.servers is not None:
-                await self._engine.servers.started()
+class Engine:
+    """What the clients of one event loop share for their lookups, if the options that decide how to ask are equal.
 
-    async def aclose(self) -> None:
-        """End all watches and close the connections, in little more than a second; a second call does nothing.
+    The first one that is entered starts it, the last one that closes ends it.
 
-        Callers that wait for a view get :class:`ClosedError`. If this is cancelled, call it again.
-        """
-        self._closed = self._closed or ClosedError("the client was closed")
-        watches = list(self._watches.values())
-        for watch in watches:
-            watch.end(self._closed)
-        await asyncio.gather(*(watch.ended() for watch in watches))
-        self._watches.clear()
-        if self._engine is not None:
-            await self._engine.leave(self.observer)
-            self._engine = None
+    Attributes:
+        lookup_interval: The option.
+        observers: Those of the clients that use it. They get the events.
+        servers: The known nsqlookupds. None with ``nsqd=``.
+        source: The same, or the fixed nodes.
+        in_flight: Held by each lookup.
+        tasks: The lookups of all topics.
+    """
 
-    def watch(self, topic: str) -> TopicWatch:
-        """Return the watch of ``topic``; the first call starts its lookups.
+    def __init__(self, config: ClientConfig, key: Hashable) -> None:
+        self._key = key
+        self.lookup_interval: float = config.lookup_interval
+        self.observers: list[Observer] = []
+        self.servers: Servers | None = None
+        self.in_flight: asyncio.Semaphore = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        self.tasks: Tasks = Tasks(logging.getLogger("nsq_ha.discovery"))
+        if config.nsqd:
+            self.source: Servers | FixedNodes = FixedNodes(config.nsqd)
+            return
+        http = new_client(config.lookupd, config.lookupd_tls, config.local_addr)
+        self.source = self.servers = Servers(
+            config.lookupd, timeout=config.lookup_timeout, client=http, on_event=self._report
+        )
+        self.tasks.start(self.servers.keep_lists(), "nsq_ha lists of nsqlookupds")
 
-        Raises:
-            ConfigError: The name is not legal.
-            ClosedError: It was not started, or was closed.
-        """
-        check_topic(topic)
-        if self._closed is not None:
-            raise again(self._closed)
-        if self._engine is None:
-            raise ClosedError("the lookups are not running: use the object with 'async with'")
-        watch = self._watches.get(topic)
-        if watch is None:
-            watch = TopicWatch(
-                topic, self._access, self._engine, self.observer, counts=self.counts, channel=self._channel
-            )
-            self._watches[topic] = watch
-        return watch
+    @classmethod
+    def join(cls, config: ClientConfig, observer: Observer) -> Engine:
+        """Return the engine for these options in the running event loop; start it if there is none."""
+        addresses = (config.lookupd, config.nsqd, config.lookupd_tls, config.local_addr)
+        key = (*addresses, config.lookup_timeout, config.lookup_interval)
+        engines = _engines.here()
+        engine = engines.get(key) or cls(config, key)
+        engines[key] = engine
+        engine.observers.append(observer)
+        return engine
 
-    def unwatch(self, topic: str) -> None:
-        """Stop the lookups of ``topic``; an unknown one is ignored."""
-        watch = self._watches.pop(topic, None)
-        if watch is not None:
-            watch.end(ClosedError(f"the lookups of topic {topic!r} were stopped"))
+    async def leave(self, observer: Observer) -> None:
+        """Stop using the engine; the last one ends it."""
+        if len(self.observers) == 1:
+            if (engines := _engines.here()).get(self._key) is self:
+                del engines[self._key]
+            await self.tasks.close()
+            if self.servers is not None:
+                await self.servers.aclose()
+                await self.servers.http.aclose()
+        if observer in self.observers:  # at the end: a call that was cancelled is repeated
+            self.observers.remove(observer)
+
+    def _report(self, event: Event) -> None:
+        for observer in tuple(self.observers):
+            observer.event(event)
+
+
+_engines: Final[PerLoop[dict[Hashable, Engine]]] = PerLoop(dict)

@@ -1,4 +1,4 @@
-"""Look up one topic periodically, and quickly on demand, for one client.
+"""Look up the topics of one client periodically, and quickly on demand.
 
 This module decides when to look up. It knows neither the nsqlookupds (``servers``) nor the rules of a view
 (``policy.topology``). A client has a :class:`TopicWatch` for each of its topics.
@@ -16,36 +16,30 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from nsq_ha.base.tasks import Tasks
 from nsq_ha.base.unexpected import report_unexpected
-from nsq_ha.engine.fixed import FixedNodes
-from nsq_ha.engine.http import new_client
+from nsq_ha.engine.engine import Engine
 from nsq_ha.engine.lookup_log import log_changes
-from nsq_ha.engine.loops import PerLoop
 from nsq_ha.engine.new_partitions import NewPartitions
 from nsq_ha.engine.observe import SILENT, Observer
-from nsq_ha.engine.servers import Servers
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, DiscoveryError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
-from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, interval_after
+from nsq_ha.options.checks import check_topic
+from nsq_ha.policy.lookup_pace import interval_after
 from nsq_ha.policy.plain_topology import PlainTopic, merge_round
 from nsq_ha.policy.timing import SLOW_GAP, gap_after
 from nsq_ha.policy.topology import TopicView, changed_leaders
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from nsq_ha.engine.lookupd import Access
-    from nsq_ha.events import Event
+    from nsq_ha.engine.servers import LookupdOutage
     from nsq_ha.options.config import ClientConfig
 
 _log = logging.getLogger("nsq_ha.discovery")
-
 
 Listener = Callable[[TopicView], None]
 """Called in the loop with each view that differs from the previous one."""
@@ -60,65 +54,91 @@ class LookupCounts(msgspec.Struct):
     leader_changes: int = 0
 
 
-class Engine:
-    """What the clients of one event loop share for their lookups, if the options that decide how to ask are equal.
+class Lookups:
+    """Finds the leaders of topics, for one producer or consumer.
 
-    The first one that is entered starts it, the last one that closes ends it.
+    Args:
+        config: Options of a client, with addresses; ``lookupd``, ``nsqd`` and ``lookup_*`` are used.
+        access: ``w`` for publishing, ``r`` for consuming.
+        observer: The client's.
+        channel: The consumer's channel, for events. None for a producer.
 
     Attributes:
-        lookup_interval: The option.
-        observers: Those of the clients that use it. They get the events.
-        servers: The known nsqlookupds. None with ``nsqd=``.
-        source: The same, or the fixed nodes.
-        in_flight: Held by each lookup.
-        tasks: The lookups of all topics.
+        access: As given.
+        observer: As given.
+        channel: As given.
+        counts: Counts of all lookups.
     """
 
-    def __init__(self, config: ClientConfig, key: Hashable) -> None:
-        self._key = key
-        self.lookup_interval: float = config.lookup_interval
-        self.observers: list[Observer] = []
-        self.servers: Servers | None = None
-        self.in_flight: asyncio.Semaphore = asyncio.Semaphore(LOOKUPS_AT_ONCE)
-        self.tasks: Tasks = Tasks(_log)
-        if config.nsqd:
-            self.source: Servers | FixedNodes = FixedNodes(config.nsqd)
-            return
-        http = new_client(config.lookupd, config.lookupd_tls, config.local_addr)
-        self.source = self.servers = Servers(
-            config.lookupd, timeout=config.lookup_timeout, client=http, on_event=self._report
-        )
-        self.tasks.start(self.servers.keep_lists(), "nsq_ha lists of nsqlookupds")
+    def __init__(
+        self, config: ClientConfig, *, access: Access, observer: Observer = SILENT, channel: str | None = None
+    ) -> None:
+        self.access: Access = access
+        self.observer: Observer = observer
+        self.channel: str | None = channel
+        self.counts: LookupCounts = LookupCounts()
+        self._config = config
+        self._engine: Engine | None = None
+        self._watches: dict[str, TopicWatch] = {}
+        self._closed: ClosedError | None = None
 
-    @classmethod
-    def join(cls, config: ClientConfig, observer: Observer) -> Engine:
-        """Return the engine for these options in the running event loop; start it if there is none."""
-        addresses = (config.lookupd, config.nsqd, config.lookupd_tls, config.local_addr)
-        key = (*addresses, config.lookup_timeout, config.lookup_interval)
-        engines = _engines.here()
-        engine = engines.get(key) or cls(config, key)
-        engines[key] = engine
-        engine.observers.append(observer)
-        return engine
+    @property
+    def silence(self) -> LookupdOutage | None:
+        """Set while no nsqlookupd answers, as far as a client without topics knows. None with ``nsqd=``."""
+        return None if self._engine is None or self._engine.servers is None else self._engine.servers.silence
 
-    async def leave(self, observer: Observer) -> None:
-        """Stop using the engine; the last one ends it."""
-        if len(self.observers) == 1:
-            if (engines := _engines.here()).get(self._key) is self:
-                del engines[self._key]
-            await self.tasks.close()
-            if self.servers is not None:
-                await self.servers.aclose()
-                await self.servers.http.aclose()
-        if observer in self.observers:  # at the end: a call that was cancelled is repeated
-            self.observers.remove(observer)
+    async def start(self) -> None:
+        """Start the lookups, after comparing the nsqlookupds if there are several. A second call does nothing.
 
-    def _report(self, event: Event) -> None:
-        for observer in tuple(self.observers):
-            observer.event(event)
+        It waits for no server but for this, and then not long for one that hangs.
 
+        Raises:
+            ClosedError: It was closed.
+            ConfigError: The nsqlookupds belong to several clusters.
+        """
+        if self._closed is not None:
+            raise again(self._closed)
+        if self._engine is None:
+            self._engine = Engine.join(self._config, self.observer)
+            if self._engine.servers is not None:
+                await self._engine.servers.started()
 
-_engines: Final[PerLoop[dict[Hashable, Engine]]] = PerLoop(dict)
+    async def aclose(self) -> None:
+        """End all watches and close the connections, in little more than a second; a second call does nothing.
+
+        Callers that wait for a view get :class:`ClosedError`. If this is cancelled, call it again.
+        """
+        self._closed = self._closed or ClosedError("the client was closed")
+        watches = list(self._watches.values())
+        for watch in watches:
+            watch.end(self._closed)
+        await asyncio.gather(*(watch.ended() for watch in watches))
+        self._watches.clear()
+        if self._engine is not None:
+            await self._engine.leave(self.observer)
+            self._engine = None
+
+    def watch(self, topic: str) -> TopicWatch:
+        """Return the watch of ``topic``; the first call starts its lookups.
+
+        Raises:
+            ConfigError: The name is not legal.
+            ClosedError: It was not started, or was closed.
+        """
+        check_topic(topic)
+        if self._closed is not None:
+            raise again(self._closed)
+        if self._engine is None:
+            raise ClosedError("the lookups are not running: use the object with 'async with'")
+        if topic not in self._watches:
+            self._watches[topic] = TopicWatch(topic, self, self._engine)
+        return self._watches[topic]
+
+    def unwatch(self, topic: str) -> None:
+        """Stop the lookups of ``topic``; an unknown one is ignored."""
+        watch = self._watches.pop(topic, None)
+        if watch is not None:
+            watch.end(ClosedError(f"the lookups of topic {topic!r} were stopped"))
 
 
 class TopicWatch:
@@ -126,15 +146,11 @@ class TopicWatch:
 
     Args:
         topic: The topic.
-        access: ``w`` for publishing, ``r`` for consuming: nsqlookupds answer these differently.
-        engine: What the lookups of all topics share.
-        observer: The client's.
-        counts: The client's.
-        channel: The consumer's channel, for events. None for a producer.
+        client: The lookups of its client.
+        engine: What the lookups of all clients share.
 
     Attributes:
         topic: As given.
-        access: As given.
         observer: The client's; the parts that follow the watch report through it.
         new_partitions: Gives them the channels of the others. None for a plain cluster, and before the first view.
         view: The latest view of the topic. None until the first answer.
@@ -144,29 +160,18 @@ class TopicWatch:
         leaderless_since: Since when partitions have had no leader; not of a plain cluster.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        access: Access,
-        engine: Engine,
-        observer: Observer = SILENT,
-        *,
-        counts: LookupCounts,
-        channel: str | None = None,
-    ) -> None:
+    def __init__(self, topic: str, client: Lookups, engine: Engine) -> None:
         self.topic: str = topic
-        self.access: Access = access
-        self.observer: Observer = observer
+        self.observer: Observer = client.observer
         self.new_partitions: NewPartitions | None = None
         self.view: TopicView | None = None
         self.error: DiscoveryError | None = None
         self.failing_since: float | None = None
         self.absent_since: float | None = None
         self.leaderless_since: Mapping[int, float] = {}
+        self._client = client
         self._engine = engine
         self._shortest = engine.lookup_interval
-        self._counts = counts
-        self._channel = channel
         self._plain = PlainTopic()
         self._listener: Listener = lambda _: None
         self._closed: ClosedError | None = None
@@ -227,16 +232,7 @@ class TopicWatch:
         """
         target = self._begun + 1
         self.refresh_soon()
-        while self._ended < target:
-            await self.round_end()
-
-    async def round_end(self) -> None:
-        """Wait for the end of any round.
-
-        Raises:
-            ClosedError: The client was closed.
-        """
-        if self._closed is None:
+        while self._ended < target and self._closed is None:
             await self._round_ended.wait()
         if self._closed is not None:
             raise again(self._closed)
@@ -307,7 +303,7 @@ class TopicWatch:
         self._end_round()
 
     async def _look_up(self) -> None:
-        result = await self._engine.source.look_up(self.topic, self.access)
+        result = await self._engine.source.look_up(self.topic, self._client.access)
         old, self.error = self.view, result.error
         if result.answers:
             self.view, self._plain = merge_round(self.topic, old, self._plain, result.answers)
@@ -328,38 +324,33 @@ class TopicWatch:
             number: before.get(number, now) for number in led if view is not None and number not in view.leaders
         }
         if self._engine.source.urls:  # else the nodes are fixed, and no server was asked
-            self._counts.lookups += 1
-            self._counts.lookup_failures += self.error is not None
-            self._counts.lookup_seconds += now - self._begun_at
+            counts = self._client.counts
+            counts.lookups += 1
+            counts.lookup_failures += self.error is not None
+            counts.lookup_seconds += now - self._begun_at
         self._round_ended.set()
         self._round_ended.clear()
 
     def _use(self, view: TopicView) -> None:
-        source = self._engine.source
-        if self.new_partitions is None and not view.is_plain and isinstance(source, Servers):
-            self.new_partitions = NewPartitions(self.topic, source, self.observer, channel=self._channel)
+        servers = self._engine.servers
+        if self.new_partitions is None and not view.is_plain and servers is not None:
+            self.new_partitions = NewPartitions(self.topic, servers, self.observer, channel=self._client.channel)
         if self.new_partitions is not None and not view.exists:
             self.new_partitions.forget()
         self._listener(view)
 
     def _report(self, old: TopicView | None, view: TopicView) -> None:
         log_changes(old, view)
+        topic, channel = self.topic, self._client.channel
         for partition, (before, after) in changed_leaders(old, view).items():
-            self._counts.leader_changes += before is not None
+            self._client.counts.leader_changes += before is not None
+            left, found = (None if node is None else node.address for node in (before, after))
             self.observer.event(
-                LeaderChanged(
-                    topic=self.topic,
-                    channel=self._channel,
-                    partition=partition,
-                    before=None if before is None else before.address,
-                    after=None if after is None else after.address,
-                )
+                LeaderChanged(topic=topic, channel=channel, partition=partition, before=left, after=found)
             )
-        numbers = 0 if old is None else old.partition_num, view.partition_num
-        if all(numbers) and numbers[0] != numbers[1] and not view.is_plain:
-            self.observer.event(
-                Repartitioned(topic=self.topic, channel=self._channel, before=numbers[0], after=numbers[1])
-            )
+        first, second = 0 if old is None else old.partition_num, view.partition_num
+        if first and second and first != second and not view.is_plain:
+            self.observer.event(Repartitioned(topic=topic, channel=channel, before=first, after=second))
 
 
 def again(error: ClosedError) -> ClosedError:

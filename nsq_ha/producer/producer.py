@@ -14,7 +14,7 @@ from functools import partial
 from typing import Self, Unpack
 
 from nsq_ha.engine import observe
-from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.lookups import Lookups
 from nsq_ha.engine.observe import Observer
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError

@@ -21,7 +21,7 @@ from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine import observe
 from nsq_ha.engine.connect_limiter import ConnectLimiter, ended
 from nsq_ha.engine.connection import Callbacks, Connection
-from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.lookups import Lookups
 from nsq_ha.engine.loops import Alarm
 from nsq_ha.errors import ClosedError, ConnectionLostError, NsqError
 from nsq_ha.producer.actions import (

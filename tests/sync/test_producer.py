@@ -97,7 +97,7 @@ def test_starting_may_fail_and_be_tried_again(cluster: DevCluster, topic: str, m
         raise OSError("no descriptors left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("nsq_ha.engine.engine.Lookups.start", fail)
+        patch.setattr("nsq_ha.engine.lookups.Lookups.start", fail)
         with pytest.raises(OSError, match="no descriptors left"):
             producer.publish(topic, b"x")
     with producer:
@@ -255,7 +255,7 @@ def test_stopping_while_it_starts_ends_the_start(
         began.set()
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr("nsq_ha.engine.engine.Lookups.start", wait_forever)
+    monkeypatch.setattr("nsq_ha.engine.lookups.Lookups.start", wait_forever)
     producer = Producer(lookupd=cluster.lookupd)
     starting = in_thread(lambda: producer.publish(topic, b"x"))
     assert began.wait(LIMIT)

@@ -103,6 +103,6 @@ async def until(watch: TopicWatch, predicate: Callable[[TopicView], bool]) -> To
     """Look up until ``predicate`` is true for the view, and return the view."""
     watch.look_up_often(is_wanted=True)
     while watch.view is None or not predicate(watch.view):
-        await watch.round_end()
+        await watch._round_ended.wait()  # noqa: SLF001 - of any round
     watch.look_up_often(is_wanted=False)
     return watch.view

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.engine import Engine
 from nsq_ha.engine.http import new_client
-from nsq_ha.engine.lookups import Engine
+from nsq_ha.engine.lookups import Lookups
 from nsq_ha.engine.observe import SILENT
 from nsq_ha.errors import ClosedError
 from nsq_ha.options.config import ClientConfig
@@ -61,7 +61,7 @@ async def test_a_close_that_was_cancelled_is_completed_by_the_next(
     fake: Fake, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     http = new_client()
-    monkeypatch.setattr("nsq_ha.engine.lookups.new_client", lambda *_: http)
+    monkeypatch.setattr("nsq_ha.engine.engine.new_client", lambda *_: http)
     lookups = client(fake.url)
     await lookups.start()
     await until(lookups.watch("orders"), lambda view: view.complete)

@@ -9,8 +9,8 @@ import pytest
 
 from nsq_ha import Consumer, Producer
 from nsq_ha.engine import servers as servers_module
-from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.http import new_client
+from nsq_ha.engine.lookups import Lookups
 from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.config import ClientConfig

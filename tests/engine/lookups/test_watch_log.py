@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha.engine.lookups import Engine, LookupCounts, TopicWatch
+from nsq_ha.engine.engine import Engine
+from nsq_ha.engine.lookups import Lookups, TopicWatch
 from nsq_ha.errors import ClosedError, LookupUnavailableError
 from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE
@@ -71,17 +72,18 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
     return FakeServers()
 
 
-def shared(servers: FakeServers, **options: Any) -> Engine:  # noqa: ANN401 - of the client
+def shared(servers: FakeServers, **options: Any) -> tuple[Lookups, Engine]:  # noqa: ANN401 - of the client
     """What the lookups of several topics share; they are answered by ``servers``."""
-    made = Engine(ClientConfig(nsqd=("127.0.0.1:4150",), **options), "")
+    config = ClientConfig(nsqd=("127.0.0.1:4150",), **options)
+    made = Engine(config, "")
     made.source = made.servers = servers  # type: ignore[assignment]
-    return made
+    return Lookups(config, access="w"), made
 
 
 @contextlib.asynccontextmanager
 async def begun(servers: FakeServers, **options: float) -> AsyncIterator[TopicWatch]:
     """Run a watch with the default intervals, without chance."""
-    watch = TopicWatch("orders", "w", shared(servers, **options), counts=LookupCounts())
+    watch = TopicWatch("orders", *shared(servers, **options))
     yield watch
     end(watch)
 
@@ -92,8 +94,8 @@ def rounds(watch: TopicWatch) -> int:
 
 def watches(servers: FakeServers, number: int) -> list[TopicWatch]:
     """Watch topics that share an engine."""
-    engine = shared(servers)
-    return [TopicWatch(f"t{each}", "w", engine, counts=LookupCounts()) for each in range(number)]
+    client, engine = shared(servers)
+    return [TopicWatch(f"t{each}", client, engine) for each in range(number)]
 
 
 def end(*watches: TopicWatch) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.engine import lookups as module
-from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.lookups import Lookups
 from nsq_ha.errors import ClosedError
 from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy import timing
@@ -182,7 +182,7 @@ async def test_closing_ends_everything_at_once(fake: Fake, start: Start) -> None
     before = asyncio.all_tasks()
     lookups = await start(fake.url)
     watch = lookups.watch("orders")
-    waiting = [asyncio.create_task(until(watch, is_complete)), asyncio.create_task(watch.next_round())]
+    waiting = [asyncio.create_task(watch.next_round()) for _ in range(2)]
     await eventually(lambda: fake.count("/lookup") == 1)
     began = asyncio.get_running_loop().time()
     await lookups.aclose()
