@@ -44,11 +44,15 @@ class _Peer(msgspec.Struct):
     distributed_id: Annotated[str, msgspec.Meta(max_length=512)] = ""  # kept with the last leader of each partition
 
 
-class _Lookup(msgspec.Struct):
+class _Answer(msgspec.Struct):
+    """The answer of any route but ``/listlookup``: each has some of these."""
+
     partitions: dict[str, msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
     producers: list[msgspec.Raw] | None = None
+    topics: list[str] | None = None
     channels: list[str] | None = None
     meta: msgspec.Raw = _NULL
+    meta_info: list[msgspec.Raw] | None = None
 
 
 class _Lookupd(msgspec.Struct):
@@ -69,25 +73,12 @@ class _Producer(_Peer):
     tombstones: list[bool] | None = None
 
 
-class _Nodes(msgspec.Struct):
-    producers: list[msgspec.Raw] | None = None
-
-
 class _TopicInfo(msgspec.Struct):
     name: str = msgspec.field(name="topic_name")
     ordered: bool = False
     extend_support: bool = False
     multi_part: bool = False
     disable_channel_auto_create: bool = False
-
-
-class _Topics(msgspec.Struct):
-    topics: list[str] | None = None
-    meta_info: list[msgspec.Raw] | None = None
-
-
-class _Channels(msgspec.Struct):
-    channels: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +141,7 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     """
     if body.status != 200:
         return _refused_lookup(body, lookupd)
-    content = decode_json(body.data, _Lookup)
+    content = decode_json(body.data, _Answer)
     meta = try_json(bytes(content.meta), TopicMeta)
     listed = content.partitions if isinstance(content.partitions, dict) else {}
     is_plain = content.partitions is msgspec.UNSET and content.producers is not None and meta is None
@@ -207,7 +198,7 @@ def decode_nodes(body: Body) -> tuple[NodeInfo, ...]:
         RemoteProtocolError: It is not such an answer.
     """
     found: list[NodeInfo] = []
-    for raw in decode_json(_accepted(body), _Nodes).producers or ():
+    for raw in decode_json(_accepted(body), _Answer).producers or ():
         entry = try_json(bytes(raw), _Producer)
         node = _node(raw, is_plain=entry is not None and entry.partitions is None)
         if node is None or entry is None:
@@ -231,7 +222,7 @@ def decode_topics(body: Body) -> tuple[TopicInfo, ...]:
     Raises:
         RemoteProtocolError: It is not such an answer.
     """
-    content = decode_json(_accepted(body), _Topics)
+    content = decode_json(_accepted(body), _Answer)
     found = {name: TopicInfo(name) for name in content.topics or () if is_valid_name(name)}
     for raw in content.meta_info or []:
         info = try_json(bytes(raw), _TopicInfo)
@@ -246,7 +237,7 @@ def decode_channels(body: Body) -> tuple[str, ...]:
     Raises:
         RemoteProtocolError: It is not such an answer.
     """
-    return _channels(decode_json(_accepted(body), _Channels).channels)
+    return _channels(decode_json(_accepted(body), _Answer).channels)
 
 
 def is_host(text: str) -> bool:
