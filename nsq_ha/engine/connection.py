@@ -118,8 +118,10 @@ class Connection:
             self._receive = partial(wire.receive, self.name, self._protocol)
         self._waiters: list[asyncio.Future[bytes]] = []
         self._stopping: asyncio.Future[bytes] | None = None  # CLS, which nsqd takes only once
-        self._stream: TcpStream | None = None
-        self._asks_for_secret = False
+        self._stream: TcpStream
+        self._is_reached = False
+        self._problem = f"cannot connect to {node.address}"  # what takes long now
+        self._hint = "" if config.nsqd else REACHABLE  # with nsqd= the user chose the address
         self._looks = looks.here()
         self._last_heartbeat = self._loop.time()
         self._ended: asyncio.Future[NsqError] = self._loop.create_future()
@@ -149,18 +151,10 @@ class Connection:
             async with time_limit(config.connect_timeout):
                 await connection._handshake(extend_support, is_modest)
         except TimeoutError:
-            was_reached = connection._stream is not None
             await connection._discard()
-            hint = ""
-            if connection._asks_for_secret:
-                problem = f"{node.address} asks for AUTH, but the function auth_secret returned no secret"
-            elif was_reached:
-                problem = f"{node.address} did not complete the handshake"
-            else:
-                problem = f"cannot connect to {node.address}"
-                # With nsqd= the user chose the address, so the hint does not apply.
-                hint = "" if config.nsqd else f"; {REACHABLE}"
-            raise ConnectError(f"{problem} within connect_timeout={config.connect_timeout} s{hint}") from None
+            hint = "" if connection._is_reached or not connection._hint else f"; {connection._hint}"
+            text = f"{connection._problem} within connect_timeout={config.connect_timeout} s{hint}"
+            raise ConnectError(text) from None
         except BaseException as error:
             await connection._discard()
             if isinstance(error, RemoteProtocolError):
@@ -204,15 +198,17 @@ class Connection:
             host=node.host,
             port=node.tcp_port,
             limit=config.connect_timeout,
-            hint="" if config.nsqd else REACHABLE,
+            hint=self._hint,
             local_addr=config.local_addr,
         )
+        self._is_reached, self._problem = True, f"{node.address} did not complete the handshake"
         identified_at = self._loop.time()
         for step in handshake:
             if isinstance(step, GetSecret) and callable(secret):
-                self._asks_for_secret = True
+                before = self._problem
+                self._problem = f"{node.address} asks for AUTH, but the function auth_secret returned no secret"
                 handshake.secret = await secret_of(secret, node.address)
-                self._asks_for_secret = False
+                self._problem = before
             else:
                 await self._do(step, stream)
         stream.receiver, stream.on_resume = self._received, self._callbacks.resumed
@@ -271,15 +267,13 @@ class Connection:
         """Buffer commands; they are written together at the end of this turn of the event loop."""
         if self._is_logged:
             wire.sent(self.name, data)
-        if self._stream is not None:
-            self._stream.write(data)
+        self._stream.write(data)
 
     def write_now(self, data: bytes) -> None:
         """Write buffered commands and ``data`` now, if waiting for the end of the turn has no advantage."""
         if self._is_logged:
             wire.sent(self.name, data)
-        if self._stream is not None:
-            self._stream.write_now(data)
+        self._stream.write_now(data)
 
     def write_publishes(self, data: bytes | list[bytes], count: int) -> bool:
         """Write ``count`` publish commands now; ``answers`` gets one answer for each, in order.
@@ -293,8 +287,6 @@ class Connection:
             is unknown), and never will be if the connection is lost now. False also once the end is decided.
         """
         stream = self._stream
-        if stream is None:
-            return False
         if self._is_counting:
             self._unanswered += count
         else:
@@ -350,12 +342,11 @@ class Connection:
     def close(self) -> None:
         """Send buffered data and close, without waiting for the end."""
         self._leave()
-        if self._stream is not None:
-            self._stream.close()
+        self._stream.close()
 
     async def aclose(self, timeout: float) -> None:
         """Send buffered data, close, and wait for the end; abort after ``timeout`` seconds."""
-        if self._stream is None or self._ended.done():
+        if self._ended.done():
             return
         self._leave()
         self._stream.close()
@@ -368,8 +359,7 @@ class Connection:
     def abort(self, reason: NsqError) -> None:
         """End the connection at once; ``lost`` is called in this or the next turn of the event loop."""
         self._leave()
-        if self._stream is not None:
-            self._stream.abort(reason)
+        self._stream.abort(reason)
 
     def _named(self, reason: NsqError) -> NsqError:
         """Return ``reason`` with the nsqd's address in its text; errors of the protocol do not know it."""
@@ -381,7 +371,7 @@ class Connection:
 
     async def _discard(self) -> None:
         self._forget_owner()
-        if self._stream is not None:
+        if self._is_reached:
             self._stream.abort()
             await self.ended()
 
@@ -398,7 +388,7 @@ class Connection:
         Args:
             due: When this look was due, in the loop's time.
         """
-        if self._stream is None or self._ended.done():
+        if self._ended.done():
             return math.inf
         now, interval = self._loop.time(), self.config.heartbeat_interval
         last = self._stream.last_received

@@ -64,7 +64,7 @@ class Link:
     def has_space(self) -> bool:
         """Whether the socket takes more."""
         stream = self.connection._stream  # noqa: SLF001 - nothing else tells without writing
-        return stream is not None and not (stream.is_paused or stream.is_closing())
+        return not (stream.is_paused or stream.is_closing())
 
     async def lost(self, limit: float = LIMIT) -> NsqError:
         """Wait for the end, which must be reported once, and return its reason."""
