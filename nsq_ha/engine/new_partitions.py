@@ -18,7 +18,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -89,20 +89,18 @@ _Held = Mapping[int, LedPartition] | NsqError
 """What a node has of a topic, or why it gave no answer."""
 
 
-class Check(msgspec.Struct, eq=False):
+class Check(NamedTuple):
     """The check of one partition.
 
     Attributes:
         first_at: When it was first checked.
         began_at: When this check began.
-        error: Why it must be repeated. None if it need not be.
-        task: Ends with the check.
+        task: Ends with the check. Returns why it must be repeated, None if it need not be.
     """
 
     first_at: float
     began_at: float
-    error: NoLeaderError | None = None
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[NoLeaderError | None]
 
 
 class NewPartitions:
@@ -161,19 +159,19 @@ class NewPartitions:
             self._settled.add(partition)
             return None
         before, now = self._checks.get(partition), self._now()
-        if before is not None and before.task is not None and not before.task.done():
+        if before is not None and not before.task.done():
             return before
-        check = self._checks[partition] = Check(now if before is None else before.first_at, now)
-        name = f"channels of {self._topic}-{partition}"
-        check.task = self._tasks.start(self._run(check, partition, node, view), name)
+        first_at = now if before is None else before.first_at
+        work = self._run(first_at, partition, node, view)
+        check = Check(first_at, now, self._tasks.start(work, f"channels of {self._topic}-{partition}"))
+        self._checks[partition] = check
         return check
 
     async def complete(self, view: TopicView) -> NsqError | None:
         """Check all partitions of a view; return why this must be repeated. None if it need not be."""
         checks = [self.check(partition, node, view) for partition, node in view.publishable.items()]
-        found = [check for check in checks if check is not None]
-        await asyncio.gather(*(check.task for check in found if check.task is not None))
-        return next((check.error for check in found if check.error is not None), None)
+        errors = await asyncio.gather(*(check.task for check in checks if check is not None))
+        return next((error for error in errors if error is not None), None)
 
     async def passed(self, check: Check) -> NoLeaderError | None:
         """Wait for a check, but only until :data:`PATIENCE` seconds after its beginning.
@@ -181,9 +179,8 @@ class NewPartitions:
         Returns:
             None to go on. If the node does not lead the partition yet, look up the leader again, and repeat the check.
         """
-        if check.task is not None:
-            await asyncio.wait({check.task}, timeout=max(0.0, check.began_at + PATIENCE - self._now()))
-        return check.error
+        await asyncio.wait({check.task}, timeout=max(0.0, check.began_at + PATIENCE - self._now()))
+        return check.task.result() if check.task.done() and not check.task.cancelled() else None
 
     async def held(self, node: Node, *, is_fresh: bool = False) -> Mapping[int, LedPartition]:
         """Return what a node has of the topic, for the partitions that it leads; those who ask meanwhile share it.
@@ -258,15 +255,15 @@ class NewPartitions:
         """End all checks."""
         await self._tasks.close()
 
-    async def _run(self, check: Check, partition: int, node: Node, view: TopicView) -> None:
+    async def _run(self, first_at: float, partition: int, node: Node, view: TopicView) -> NoLeaderError | None:
         try:
-            await self._complete(check, partition, node, view)
+            await self._complete(first_at, partition, node, view)
         except NoLeaderError as error:
-            check.error = without_frames(error)
-        else:
-            self._settled.add(partition)
+            return without_frames(error)
+        self._settled.add(partition)
+        return None
 
-    async def _complete(self, check: Check, partition: int, node: Node, view: TopicView) -> None:
+    async def _complete(self, first_at: float, partition: int, node: Node, view: TopicView) -> None:
         """Create the channels that a partition lacks.
 
         Raises:
@@ -284,9 +281,9 @@ class NewPartitions:
             self._warn(partition, listed - (there or frozenset()), error, is_certain=there is not None)
             return
         if here is None:
-            self._warn(partition, listed, self._not_yet(check, partition, node), is_certain=False)
+            self._warn(partition, listed, self._not_yet(first_at, partition, node), is_certain=False)
         elif not listed <= here.paused.keys() and is_new(partition, here, self._first or 0):
-            await self._copy(check, partition, node, await self._missing(partition, here, view), view)
+            await self._copy(first_at, partition, node, await self._missing(partition, here, view), view)
 
     async def _missing(self, partition: int, here: LedPartition, view: TopicView) -> Mapping[str, bool]:
         """Return the channels that the leaders of the other partitions have, and whether they are paused."""
@@ -303,7 +300,7 @@ class NewPartitions:
         return {name: paused for name, paused in lacking(here, others).items() if name != self._channel}
 
     async def _copy(
-        self, check: Check, partition: int, node: Node, missing: Mapping[str, bool], view: TopicView
+        self, first_at: float, partition: int, node: Node, missing: Mapping[str, bool], view: TopicView
     ) -> None:
         ordered = view.meta is not None and view.meta.ordered
         created: list[str] = []
@@ -312,7 +309,7 @@ class NewPartitions:
                 await self.create(partition, node, name, ordered=ordered, paused=paused)
                 created.append(name)
         except NsqError as error:
-            reason = self._not_yet(check, partition, node) if error.stale_leader else error
+            reason = self._not_yet(first_at, partition, node) if error.stale_leader else error
             self._warn(partition, missing.keys() - set(created), reason, is_certain=True)
         if created:
             log.info(
@@ -327,14 +324,14 @@ class NewPartitions:
         """Return the channels that each partition should have, as far as the nsqlookupds list them."""
         return lasting(name for name in view.channels if name != self._channel)
 
-    def _not_yet(self, check: Check, partition: int, node: Node) -> NoLeaderError:
+    def _not_yet(self, first_at: float, partition: int, node: Node) -> NoLeaderError:
         """Return the error for a node that does not lead a partition for too long.
 
         Raises:
             NoLeaderError: It may lead it soon.
         """
         error = NoLeaderError(f"nsqd {node.address} does not lead {self._topic}-{partition} yet")
-        if self._now() - check.first_at < LEADS_WITHIN:
+        if self._now() - first_at < LEADS_WITHIN:
             raise error
         return error
 
@@ -370,17 +367,15 @@ class NewPartitions:
     async def _ask_held(self, node: Node) -> _Held:
         params = {"topic": self._topic, "format": "json", "leaderOnly": "true", "needClients": "false"}
         try:
-            return self._led_in(await self._ask("GET", node, "/stats", params))
+            stats = decode_json(await self._ask("GET", node, "/stats", params), _Stats)
         except NsqError as error:
             return without_frames(error)
-
-    def _led_in(self, stats: bytes) -> Mapping[int, LedPartition]:
         return {
             int(entry.topic_partition): LedPartition(
                 entry.message_count,
                 {each.channel_name: each.paused for each in entry.channels or () if is_valid_name(each.channel_name)},
             )
-            for entry in decode_json(stats, _Stats).topics or ()
+            for entry in stats.topics or ()
             if entry.topic_name == self._topic and entry.is_leader and _PARTITION.fullmatch(entry.topic_partition)
         }
 
