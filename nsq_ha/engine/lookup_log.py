@@ -10,44 +10,40 @@ from nsq_ha.errors import few
 from nsq_ha.policy.topology import Node, TopicView, changed_leaders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 log: Final = logging.getLogger("nsq_ha.discovery")
 
 
 def log_changes(old: TopicView | None, new: TopicView) -> None:
     """Log what differs in two views of a topic, at INFO."""
-    if not log.isEnabledFor(logging.INFO):
-        return
-    topic, extra, changed = new.topic, {"topic": new.topic}, changed_leaders(old, new)
-    gone = [(partition, before) for partition, (before, after) in changed.items() if before and not after]
-    found = [(partition, after) for partition, (_, after) in changed.items() if after]
+    if log.isEnabledFor(logging.INFO):
+        for line, facts in (*_leader_lines(old, new), *((line, {}) for line in _setting_lines(old, new))):
+            log.info("%s", line, extra={"topic": new.topic, **facts})
+
+
+def _leader_lines(old: TopicView | None, new: TopicView) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the lines about leaders, and the partition and the nsqd if there is only one."""
+    topic, changed = new.topic, changed_leaders(old, new)
+    found = [(number, after) for number, (_, after) in changed.items() if after]
+    gone = [(number, before) for number, (before, after) in changed.items() if before and not after]
     if new.is_plain:
         for text, nodes in (("is on", found), ("is no longer listed for", gone)):
             if nodes:
-                log.info(
-                    "topic %s %s nsqd %s", topic, text, few(", ", [node.address for _, node in nodes]), extra=extra
-                )
-        return
-    if len(changed) > 1:
-        if found:
-            log.info("topic %s: %s", topic, _leaders(found), extra=extra)
-        if gone:
-            log.info("topic %s: no leader of %s any more", topic, numbered(number for number, _ in gone), extra=extra)
+                yield f"topic {topic} {text} nsqd {few(', ', [node.address for _, node in nodes])}", {}
+    elif len(changed) == 1:
+        for number, node in found:
+            before = changed[number][0]
+            text = f"now led by {node.address}, previously by {before.address}" if before else f"led by {node.address}"
+            yield f"{topic}-{number} is {text}", {"partition": number, "nsqd": node.address}
+        for number, node in gone:
+            line = f"{topic}-{number} has no leader, previously {node.address}"
+            yield line, {"partition": number, "nsqd": node.address}
     else:
-        for partition, (before, after) in changed.items():
-            _log_leader(topic, partition, before, after)
-    if old is not None:
-        _log_settings(old, new)
-
-
-def _log_leader(topic: str, partition: int, before: Node | None, after: Node | None) -> None:
-    text = "is led by" if before is None else "has no leader, previously" if after is None else "is now led by"
-    node = after or before
-    previously = f", previously by {before.address}" if before and after else ""
-    address = "" if node is None else node.address
-    extra = {"topic": topic, "partition": partition, "nsqd": address}
-    log.info("%s-%d %s %s%s", topic, partition, text, address, previously, extra=extra)
+        if found:
+            yield f"topic {topic}: {_leaders(found)}", {}
+        if gone:
+            yield f"topic {topic}: no leader of {numbered(number for number, _ in gone)} any more", {}
 
 
 def _leaders(found: Iterable[tuple[int, Node]]) -> str:
@@ -70,11 +66,12 @@ def numbered(numbers: Iterable[int]) -> str:
     return f"partition{'s' if sum(map(len, ranges)) > 1 else ''} {', '.join(texts)}"
 
 
-def _log_settings(old: TopicView, new: TopicView) -> None:
-    extra = {"topic": new.topic}
+def _setting_lines(old: TopicView | None, new: TopicView) -> Iterator[str]:
+    if old is None or new.is_plain:
+        return
     if old.exists and not new.exists:
-        log.info("topic %s does not exist", new.topic, extra=extra)
+        yield f"topic {new.topic} does not exist"
     elif old.meta is not None and new.meta is not None and old.meta != new.meta:
         first, second = dataclasses.asdict(old.meta), dataclasses.asdict(new.meta)
         differing = (f"{name} {value} -> {second[name]}" for name, value in first.items() if value != second[name])
-        log.info("topic %s changed: %s", new.topic, ", ".join(differing), extra=extra)
+        yield f"topic {new.topic} changed: {', '.join(differing)}"

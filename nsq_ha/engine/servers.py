@@ -7,7 +7,8 @@ merges its answers.
 The configured servers must belong to one cluster: answers of two cannot be merged. Whenever they have sent their lists
 they are compared, as ``policy.one_cluster`` says; while they differ, no round asks anybody.
 
-The invariant: once a server has answered, no other one can delay a round for more than a short time.
+The invariants: once a server has answered, no other one can delay a round for more than a short time. An answer can
+make only its own request fail, and no error keeps it in memory.
 
 Source: server failures 3.6, 4.1; server protocol 11.
 """
@@ -21,26 +22,29 @@ import logging
 import random
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
+from nsq_ha.base.redaction import redact
 from nsq_ha.base.tasks import Tasks
+from nsq_ha.base.unexpected import report_unexpected, without_frames
 from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.engine.names import addresses
-from nsq_ha.engine.server import Server, address_of, reason_of, tried
 from nsq_ha.errors import ConfigError, LookupUnavailableError
+from nsq_ha.events import Event, LookupdFailed, LookupdRecovered
 from nsq_ha.options.checks import is_ip
 from nsq_ha.policy.lookup_pace import JITTER
 from nsq_ha.policy.one_cluster import Sight, separate_clusters
-from nsq_ha.policy.timing import QUICK_GAP, SLOW_GAP
+from nsq_ha.policy.timing import QUICK_GAP, SLOW_GAP, Rarely
 from nsq_ha.policy.topology import LookupAnswer, Round
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     import httpx
 
-    from nsq_ha.events import Event
+T = TypeVar("T")
 
 GRACE: Final = QUICK_GAP
 """Seconds that a round waits for other servers after the first answer, but at least as long as that answer took."""
@@ -56,6 +60,9 @@ LIST_INTERVAL: Final = 30.0
 
 LIST_GAP: Final = 5.0
 """The same after a failure."""
+
+_QUICK: Final = QUICK_GAP
+"""Seconds within which a failure may be that of a kept connection that the server has closed."""
 
 _NO_ANSWER: Final = "no nsqlookupd gave a usable answer"
 
@@ -74,6 +81,57 @@ class LookupdOutage(NamedTuple):
 
     error: LookupUnavailableError
     since: float
+
+
+class Server:
+    """One nsqlookupd and its health.
+
+    Attributes:
+        url: Base URL.
+        client: Asks it.
+        configured: The user configured it, so it is never forgotten.
+        leads: The lists name it as the leading one.
+        error: Why the last lookup got no usable answer. None if it got one.
+        retry_at: When a lookup may ask it again after an error.
+        addresses: Host and port, also of the addresses that its name has.
+    """
+
+    def __init__(self, url: str, client: LookupClient, *, configured: bool) -> None:
+        self.url: str = url
+        self.client: LookupClient = client
+        self.configured: bool = configured
+        self.leads: bool = False
+        self.error: LookupUnavailableError | None = None
+        self.retry_at: float = 0.0
+        self.addresses: set[tuple[str, int]] = {address_of(url)}
+        self._lines = Rarely()
+        self._is_logged = False  # a line says that it fails
+
+    async def lookup(self, topic: str, access: Access) -> LookupAnswer | LookupUnavailableError:
+        """Look a topic up."""
+        now, ask = asyncio.get_running_loop().time, partial(self.client.lookup, topic, access)
+        began, found = now(), await tried(self.url, ask)
+        if isinstance(found, LookupUnavailableError) and self.error is None and now() - began <= _QUICK:
+            found = await tried(self.url, ask)
+        return found
+
+    def answered(
+        self, found: LookupAnswer | LookupUnavailableError, now: float, level: int, others: str
+    ) -> Event | None:
+        """Record and log the result of a lookup; return what to report. None if nothing changed."""
+        before, extra = self.error, {"lookupd": self.url}
+        if not isinstance(found, LookupUnavailableError):
+            if self._is_logged:
+                _log.info("nsqlookupd %s answers again", self.url, extra=extra)
+            self.error, self._is_logged = None, False
+            return None if before is None else LookupdRecovered(lookupd=self.url)
+        self.error, reason = found, reason_of(found)
+        # One may fail at every other lookup, as one that cannot answer for one of many topics.
+        if not self._is_logged and self._lines.take(now) is not None:
+            self._is_logged = True
+            text = "nsqlookupd %s gave no usable answer: %s; %s"
+            _log.log(level, text, self.url, reason, others, extra=extra)
+        return LookupdFailed(lookupd=self.url, reason=reason) if before is None else None
 
 
 class Servers:
@@ -333,3 +391,29 @@ class Servers:
             return
         is_one = len(found) == len({":" in each for each in found})
         server.addresses = {address_of(server.url), *((each, port) for each in found if is_one)}
+
+
+async def tried(url: str, ask: Callable[[], Awaitable[T]]) -> T | LookupUnavailableError:
+    """Return what a server answers, or its failure, without frames: they hold the whole answer.
+
+    An error that an answer causes counts as that server's failure and must not end anything else.
+    """
+    try:
+        return await ask()
+    except LookupUnavailableError as error:
+        _log.debug("nsqlookupd %s: %s", url, error)
+        return without_frames(error)
+    except Exception as error:  # noqa: BLE001 - one server must not hide what the others say
+        report_unexpected(_log, f"nsqlookupd {url}", error)
+        return LookupUnavailableError("no usable answer", ((url, repr(error)),))
+
+
+def reason_of(error: LookupUnavailableError) -> str:
+    """Return the causes of a failure as text."""
+    return redact("; ".join(text for _, text in error.causes) or str(error))
+
+
+def address_of(url: str) -> tuple[str, int]:
+    """Return the host and the port of a base URL."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or 443  # http:// URLs have a port, see checks.lookupd_urls
