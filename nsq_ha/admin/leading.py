@@ -30,7 +30,7 @@ from nsq_ha.errors import (
     TransportError,
     server_error,
 )
-from nsq_ha.policy.plain_topology import first_view
+from nsq_ha.policy.plain_topology import merge_round
 
 if TYPE_CHECKING:
     import ssl
@@ -199,7 +199,7 @@ class Leading:
         while True:
             result = await self.servers.look_up(topic, access)
             if result.error is None:
-                return first_view(topic, result.answers)
+                return merge_round(topic, None, result.answers)
             if call is None:
                 raise result.error
             call.last = result.error
@@ -226,7 +226,7 @@ class Leading:
                 silent[url] = "; ".join(text for _, text in error.causes)
 
         await asyncio.gather(*map(ask, self.servers.urls))
-        return first_view(topic, answers), silent
+        return merge_round(topic, None, answers), silent
 
     async def existing(self, topic: str) -> TopicView:
         """Return the view for reading of an existing topic.

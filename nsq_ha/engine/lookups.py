@@ -30,7 +30,7 @@ from nsq_ha.errors import ClosedError, DiscoveryError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
 from nsq_ha.options.checks import check_topic
 from nsq_ha.policy.lookup_pace import interval_after
-from nsq_ha.policy.plain_topology import PlainTopic, merge_round
+from nsq_ha.policy.plain_topology import merge_round
 from nsq_ha.policy.timing import SLOW_GAP, gap_after
 from nsq_ha.policy.topology import TopicView, changed_leaders
 
@@ -172,7 +172,6 @@ class TopicWatch:
         self._client = client
         self._engine = engine
         self._shortest = engine.lookup_interval
-        self._plain = PlainTopic()
         self._listener: Listener = lambda _: None
         self._closed: ClosedError | None = None
         self._loop = asyncio.get_running_loop()
@@ -199,8 +198,8 @@ class TopicWatch:
     @property
     def is_nowhere(self) -> bool:
         """Whether every nsqlookupd of a plain cluster answered that it does not know the topic."""
-        is_absent = self.view is not None and self.view.is_plain and not self.view.exists
-        return is_absent and set(self.lookupds) <= set(self._plain.answers)
+        plain = None if self.view is None or self.view.exists else self.view.plain
+        return plain is not None and set(self.lookupds) <= set(plain.answers)
 
     def refresh_soon(self) -> None:
         """Look up as soon as the pace allows; all requests until then share one round.
@@ -306,7 +305,7 @@ class TopicWatch:
         result = await self._engine.source.look_up(self.topic, self._client.access)
         old, self.error = self.view, result.error
         if result.answers:
-            self.view, self._plain = merge_round(self.topic, old, self._plain, result.answers)
+            self.view = merge_round(self.topic, old, result.answers)
         if self.view is not None and self.view != old:
             self._use(self.view)
             self._report(old, self.view)

@@ -18,10 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-import msgspec
-
 from nsq_ha.errors import NsqError, TopicNotExistError
-from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta, TopicView, merge
+from nsq_ha.policy.topology import LookupAnswer, Node, PlainTopic, TopicMeta, TopicView, merge
 
 FORGET_ROUNDS: Final = 120
 """Rounds after which an unlisted nsqd loses its slot, and a silent nsqlookupd's last answer is dropped. They take a
@@ -29,69 +27,18 @@ minute while callers wait for news, and up to two hours while nothing changes. U
 unlisted nsqd only keeps its slot."""
 
 
-class PlainTopic(msgspec.Struct, frozen=True):
-    """What is remembered of a plain topic from round to round.
-
-    Attributes:
-        answers: The last answer of each nsqlookupd by its base URL, and how many rounds ago it came.
-        slots: The nsqds by slot, and how many rounds ago each was listed.
-    """
-
-    answers: Mapping[str, tuple[LookupAnswer, int]] = msgspec.field(default_factory=lambda: MappingProxyType({}))
-    slots: Mapping[int, tuple[Node, int]] = msgspec.field(default_factory=lambda: MappingProxyType({}))
-
-    def after(self, answers: Sequence[LookupAnswer]) -> PlainTopic:
-        """Return what to remember after a round in which these plain nsqlookupds answered."""
-        kept = {url: (last, age + 1) for url, (last, age) in self.answers.items() if age < FORGET_ROUNDS}
-        kept |= {answer.lookupd: (answer, 0) for answer in answers}
-        has_topic = _union(last.nodes or () for last, _ in kept.values())
-        nodes = has_topic or _union(last.candidates for last, _ in kept.values())
-        return PlainTopic(MappingProxyType(kept), MappingProxyType(_assign(self.slots, nodes)))
-
-    def view(self, topic: str) -> TopicView:
-        """Return the view of the topic.
-
-        It exists if any nsqlookupd knows the topic, or knows an nsqd that would create it.
-        """
-        answers = [last for last, _ in self.answers.values()]
-        slot_num = max(self.slots, default=-1) + 1
-        leaders = {number: node for number, (node, age) in self.slots.items() if not age}
-        unlisted = {number: node for number, (node, age) in self.slots.items() if age}
-        return TopicView(
-            topic=topic,
-            meta=TopicMeta(partition_num=slot_num, is_partitioned=False) if slot_num else None,
-            leaders=MappingProxyType(leaders),
-            complete=bool(leaders),
-            exists=bool(slot_num) or any(answer.exists for answer in answers),
-            last_known=MappingProxyType(unlisted),
-            is_plain=True,
-            note=next((answer.note for answer in answers if answer.note), ""),
-        )
-
-
-def merge_round(
-    topic: str, known: TopicView | None, plain: PlainTopic, answers: Sequence[LookupAnswer]
-) -> tuple[TopicView, PlainTopic]:
+def merge_round(topic: str, known: TopicView | None, answers: Sequence[LookupAnswer]) -> TopicView:
     """Return the view of a topic in a cluster of either kind after one round.
 
     Args:
         topic: The topic.
         known: The view so far. None at the beginning.
-        plain: What is remembered of it if its cluster is a plain one.
         answers: Those of the round. Answers of the other kind do not count.
-
-    Returns:
-        The view, and what to remember for the next round.
     """
     if answers and is_plain(known, answers):
-        plain = plain.after([answer for answer in answers if answer.nodes is not None])
-        return plain.view(topic), plain
-    return merge(known, [answer for answer in answers if answer.nodes is None], topic=topic), plain
-
-
-def first_view(topic: str, answers: Sequence[LookupAnswer]) -> TopicView:
-    """Return the view that the answers of one round give of a topic in a cluster of either kind."""
-    return merge_round(topic, None, PlainTopic(), answers)[0]
+        before = (known and known.plain) or PlainTopic()
+        return _view(topic, _after(before, [answer for answer in answers if answer.nodes is not None]))
+    return merge(known, [answer for answer in answers if answer.nodes is None], topic=topic)
 
 
 def is_plain(known: TopicView | None, answers: Sequence[LookupAnswer]) -> bool:
@@ -108,6 +55,37 @@ def is_plain(known: TopicView | None, answers: Sequence[LookupAnswer]) -> bool:
     if known is not None and known.meta is not None:
         return known.is_plain
     return all(answer.nodes is not None for answer in answers)
+
+
+def _after(before: PlainTopic, answers: Sequence[LookupAnswer]) -> PlainTopic:
+    """Return what to remember after a round in which these plain nsqlookupds answered."""
+    kept = {url: (last, age + 1) for url, (last, age) in before.answers.items() if age < FORGET_ROUNDS}
+    kept |= {answer.lookupd: (answer, 0) for answer in answers}
+    has_topic = _union(last.nodes or () for last, _ in kept.values())
+    nodes = has_topic or _union(last.candidates for last, _ in kept.values())
+    return PlainTopic(MappingProxyType(kept), MappingProxyType(_assign(before.slots, nodes)))
+
+
+def _view(topic: str, plain: PlainTopic) -> TopicView:
+    """Return the view of the topic.
+
+    It exists if any nsqlookupd knows the topic, or knows an nsqd that would create it.
+    """
+    answers = [last for last, _ in plain.answers.values()]
+    slot_num = max(plain.slots, default=-1) + 1
+    leaders = {number: node for number, (node, age) in plain.slots.items() if not age}
+    unlisted = {number: node for number, (node, age) in plain.slots.items() if age}
+    return TopicView(
+        topic=topic,
+        meta=TopicMeta(partition_num=slot_num, is_partitioned=False) if slot_num else None,
+        leaders=MappingProxyType(leaders),
+        complete=bool(leaders),
+        exists=bool(slot_num) or any(answer.exists for answer in answers),
+        last_known=MappingProxyType(unlisted),
+        is_plain=True,
+        note=next((answer.note for answer in answers if answer.note), ""),
+        plain=plain,
+    )
 
 
 def _union(lists: Iterable[Iterable[Node]]) -> list[Node]:

@@ -148,6 +148,18 @@ class Pending(msgspec.Struct, frozen=True):
     gone_rounds: int = 0
 
 
+class PlainTopic(msgspec.Struct, frozen=True):
+    """What is remembered of a plain topic from round to round.
+
+    Attributes:
+        answers: The last answer of each nsqlookupd by its base URL, and how many rounds ago it came.
+        slots: The nsqds by slot, and how many rounds ago each was listed.
+    """
+
+    answers: Mapping[str, tuple[LookupAnswer, int]] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    slots: Mapping[int, tuple[Node, int]] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+
+
 @dataclass(frozen=True, slots=True)
 class TopicView:
     """The merged view of a topic.
@@ -169,6 +181,7 @@ class TopicView:
         pending: A change that waits for confirmation. Not compared.
         channels: The channels that any partition had in the last round with answers; none of a plain topic. Not
             compared.
+        plain: What is remembered of a plain topic. None of a partitioned one. Not compared.
     """
 
     topic: str
@@ -181,6 +194,7 @@ class TopicView:
     note: str = field(default="", compare=False)
     pending: Pending = field(default=Pending(), compare=False)
     channels: frozenset[str] = field(default=frozenset(), compare=False)
+    plain: PlainTopic | None = field(default=None, compare=False, repr=False)
 
     @property
     def partition_num(self) -> int:

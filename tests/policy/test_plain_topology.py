@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import TopicNotExistError, TransportError
-from nsq_ha.policy.plain_topology import FORGET_ROUNDS, PlainTopic, explained, first_view, is_plain
+from nsq_ha.policy.plain_topology import FORGET_ROUNDS, explained, is_plain, merge_round
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta, TopicView
 from tests.policy.lookup_answers import answer, good
 
@@ -26,10 +26,11 @@ def unknown(lookupd: str = "x") -> LookupAnswer:
 
 
 def after(*rounds: Sequence[LookupAnswer]) -> TopicView:
-    topic = PlainTopic()
+    view: TopicView | None = None
     for answers in rounds:
-        topic = topic.after(answers)
-    return topic.view("orders")
+        view = merge_round("orders", view, answers)
+    assert view is not None
+    return view
 
 
 def test_each_nsqd_of_a_topic_has_a_slot() -> None:
@@ -113,10 +114,10 @@ def test_a_topic_exists_while_an_nsqd_of_it_is_known() -> None:
 
 
 def test_one_round_is_enough_for_a_view() -> None:
-    assert first_view("orders", [said(A, B), unknown("y")]) == after([said(A, B)])
-    assert first_view("orders", [answer(2), answer(2, lookupd="b")]).meta == TopicMeta(2)
-    assert first_view("orders", [answer(2), unknown("y")]).meta == TopicMeta(2)
-    assert not first_view("orders", []).exists
+    assert merge_round("orders", None, [said(A, B), unknown("y")]) == after([said(A, B)])
+    assert merge_round("orders", None, [answer(2), answer(2, lookupd="b")]).meta == TopicMeta(2)
+    assert merge_round("orders", None, [answer(2), unknown("y")]).meta == TopicMeta(2)
+    assert not merge_round("orders", None, []).exists
 
 
 PLAIN = after([said(A)])
@@ -156,10 +157,9 @@ ROUND = st.lists(
 
 @given(st.lists(ROUND, min_size=1, max_size=30))
 def test_slots_are_never_shared_nor_moved(rounds: list[list[LookupAnswer]]) -> None:
-    topic, before = PlainTopic(), dict[Node, int]()
+    view, before = None, dict[Node, int]()
     for answers in rounds:
-        topic = topic.after(answers)
-        view = topic.view("orders")
+        view = merge_round("orders", view, answers)
         slots = {node: number for number, node in view.known.items()}
         assert len(slots) == len(view.known) <= 4
         assert all(slots[node] == number for node, number in before.items())
