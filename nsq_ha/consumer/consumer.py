@@ -184,9 +184,7 @@ class Consumer(SingleUseClient):
     def _stopped(self) -> str | None:
         if self._shell.failure is not None:
             return str(self._shell.failure)
-        if self._close.is_done:
-            return "closed"
-        return "closing" if self._close.has_begun else super()._stopped()
+        return super()._stopped()
 
     def _troubles(self) -> list[Trouble]:
         return [] if self._connecting is None else self._connecting.partitions.troubles(monotonic())

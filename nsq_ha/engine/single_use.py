@@ -65,7 +65,7 @@ def options_of(kind: type[_Config], config: _Config | None, options: Mapping[str
 class SingleUseClient(OfOneProcess, ABC):
     """A client for a single ``async with`` block in one event loop."""
 
-    _closing: asyncio.Event
+    _close: Closing
     _loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
@@ -126,6 +126,8 @@ class SingleUseClient(OfOneProcess, ABC):
 
     def _stopped(self) -> str | None:
         """Return why the client cannot work at all. None if it can."""
+        if self._close.has_begun:
+            return "closed" if self._close.is_done else "closing"
         if self._loop is None:
             return "not started yet"
         if self._loop.is_closed():
@@ -162,7 +164,7 @@ def check_entered(client: SingleUseClient) -> None:
             f"the {name} was not entered: enter it first, as in `async with {name}(...) as {name.lower()}`"
         )
     client._check_loop()  # noqa: SLF001 - the class is this module's
-    if client._closing.is_set():  # noqa: SLF001 - the class is this module's
+    if client._close.has_begun:  # noqa: SLF001 - the class is this module's
         raise ClosedError(f"the {name} is closed: create a new one")
 
 

@@ -59,7 +59,6 @@ class Producer(SingleUseClient):
         self._shell: ProducerShell | None = None
         self._is_open = False
         self._batches: set[asyncio.Future[None]] = set()
-        self._closing = asyncio.Event()  # new publishes are refused; those that wait go on
         self._close = Closing(self._until_ended, self._end, "nsq_ha producer closes")
         self._lookups = Lookups(self.config, access="w", observer=self._observer)
         self._usual_limit = self.config.publish_timeout
@@ -115,7 +114,6 @@ class Producer(SingleUseClient):
         if self._loop is None or self._close.is_done:
             return
         self._check_loop()
-        self._closing.set()
         self._is_open = False
         await self._close.wait()
 
@@ -137,7 +135,7 @@ class Producer(SingleUseClient):
     def _check_open(self) -> ProducerShell:
         if self._loop is None or self._shell is None:
             raise ClosedError("the producer is not open: use it with 'async with'")
-        if self._closing.is_set():
+        if self._close.has_begun:  # those that wait go on
             raise ClosedError("the producer is closed")
         self._check_loop()
         return self._shell
@@ -145,11 +143,6 @@ class Producer(SingleUseClient):
     def stats(self) -> ProducerStats:
         """Return the counts and states of all partitions in use. It may be called at any time, from any thread."""
         return producer_stats(self._shell, self._lookups.counts)
-
-    def _stopped(self) -> str | None:
-        if self._close.is_done:
-            return "closed"
-        return "closing" if self._closing.is_set() else super()._stopped()
 
     def _troubles(self) -> list[Trouble]:
         return producer_troubles(self._shell, self._lookups.silence)

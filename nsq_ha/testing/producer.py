@@ -130,10 +130,7 @@ class FakeProducer(Producer):
 
     async def aclose(self) -> None:
         """Close. May be called again."""
-        self._closing.set()
-
-    def _stopped(self) -> str | None:
-        return "closed" if self._closing.is_set() else super()._stopped()
+        self._close.has_begun = self._close.is_done = True
 
     def _troubles(self) -> list[Trouble]:
         return []
