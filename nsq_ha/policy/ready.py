@@ -122,28 +122,11 @@ def gathering(partitions: int) -> float:
     return 0.0 if partitions <= FEW else partitions * _GATHER
 
 
-def changes(sent: Mapping[int, int], wanted: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Split a new distribution into RDY to lower first and RDY to raise after that.
-
-    Lowering goes first; otherwise the sum could exceed ``max_in_flight`` for a moment.
-
-    Args:
-        sent: RDY last sent, by partition; a new partition counts as 0.
-        wanted: RDY that :func:`share` returned.
-
-    Returns:
-        Two dicts, ``(lower, raise_)``, of partitions whose RDY differs.
-    """
-    lower = {partition: count for partition, count in wanted.items() if count < sent.get(partition, 0)}
-    raise_ = {partition: count for partition, count in wanted.items() if count > sent.get(partition, 0)}
-    return lower, raise_
-
-
 class Plan(NamedTuple):
     """The RDY to send now.
 
     Attributes:
-        lower: RDY by partition, to send first.
+        lower: RDY by partition, to send first; otherwise the sum could exceed ``max_in_flight`` for a moment.
         raised: RDY by partition, to send after that.
         is_raise_due: A raise must wait for answers: plan again when a message is answered.
     """
@@ -165,7 +148,7 @@ def plan(limit: int, sent: Mapping[int, int], in_flight: Mapping[int, int], want
         in_flight: Number of unanswered messages, for each partition in ``wanted``.
         wanted: RDY that :func:`share` returned.
     """
-    lower, raise_ = changes(sent, wanted)
+    lower = {partition: count for partition, count in wanted.items() if count < sent[partition]}
     taken = {partition: max(lower.get(partition, sent[partition]), in_flight[partition]) for partition in wanted}
     room = limit - sum(taken.values())
     is_raise_due = room < 0
@@ -176,12 +159,12 @@ def plan(limit: int, sent: Mapping[int, int], in_flight: Mapping[int, int], want
             lower[partition] = taken[partition] = count - unused
             room += unused
     raised = {}
-    for partition, count in raise_.items():
+    for partition, count in wanted.items():
         granted = min(count, taken[partition] + room)
         if granted > sent[partition]:
             room -= max(granted - taken[partition], 0)
             raised[partition] = granted
-        is_raise_due |= granted < count
+        is_raise_due |= sent[partition] < count and granted < count
     return Plan(lower, raised, is_raise_due)
 
 

@@ -14,7 +14,6 @@ from nsq_ha.policy.ready import (
     Plan,
     Rotation,
     Seen,
-    changes,
     fitting,
     gathering,
     plan,
@@ -48,11 +47,6 @@ def test_the_remainder_goes_to_the_first_and_a_closed_partition_takes_no_part() 
 
 def test_no_partitions_get_nothing() -> None:
     assert share(10, {}) == {}
-
-
-def test_what_is_lowered_is_told_apart_from_what_is_raised() -> None:
-    assert changes({0: 5, 1: 2}, {0: 3, 1: 4, 2: 1}) == ({0: 3}, {1: 4, 2: 1})
-    assert changes({0: 5}, {0: 5}) == ({}, {})
 
 
 def test_a_limit_that_fell_takes_back_what_is_granted_and_not_used() -> None:
