@@ -16,7 +16,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from nsq_ha.options.config import ClientConfig
 
 _log = logging.getLogger("nsq_ha.discovery")
+
+_CLOSED: Final = "the client was closed"
 
 Listener = Callable[[TopicView], None]
 """Called in the loop with each view that differs from the previous one."""
@@ -80,7 +82,7 @@ class Lookups:
         self._config = config
         self._engine: Engine | None = None
         self._watches: dict[str, TopicWatch] = {}
-        self._closed: ClosedError | None = None
+        self._is_closed = False
 
     @property
     def silence(self) -> LookupdOutage | None:
@@ -96,8 +98,8 @@ class Lookups:
             ClosedError: It was closed.
             ConfigError: The nsqlookupds belong to several clusters.
         """
-        if self._closed is not None:
-            raise again(self._closed)
+        if self._is_closed:
+            raise ClosedError(_CLOSED)
         if self._engine is None:
             self._engine = Engine.join(self._config, self.observer)
             if self._engine.servers is not None:
@@ -106,12 +108,12 @@ class Lookups:
     async def aclose(self) -> None:
         """End all watches and close the connections, in little more than a second; a second call does nothing.
 
-        Callers that wait for a view get :class:`ClosedError`. If this is cancelled, call it again.
+        If this is cancelled, call it again.
         """
-        self._closed = self._closed or ClosedError("the client was closed")
+        self._is_closed = True
         watches = list(self._watches.values())
         for watch in watches:
-            watch.end(self._closed)
+            watch.end()
         await asyncio.gather(*(watch.ended() for watch in watches))
         self._watches.clear()
         if self._engine is not None:
@@ -126,8 +128,8 @@ class Lookups:
             ClosedError: It was not started, or was closed.
         """
         check_topic(topic)
-        if self._closed is not None:
-            raise again(self._closed)
+        if self._is_closed:
+            raise ClosedError(_CLOSED)
         if self._engine is None:
             raise ClosedError("the lookups are not running: use the object with 'async with'")
         if topic not in self._watches:
@@ -138,7 +140,7 @@ class Lookups:
         """Stop the lookups of ``topic``; an unknown one is ignored."""
         watch = self._watches.pop(topic, None)
         if watch is not None:
-            watch.end(ClosedError(f"the lookups of topic {topic!r} were stopped"))
+            watch.end()
 
 
 class TopicWatch:
@@ -173,7 +175,7 @@ class TopicWatch:
         self._engine = engine
         self._shortest = engine.lookup_interval
         self._listener: Listener = lambda _: None
-        self._closed: ClosedError | None = None
+        self._is_over = False
         self._loop = asyncio.get_running_loop()
         self._begun = self._ended = 0  # rounds
         self._begun_at = float("-inf")
@@ -220,29 +222,24 @@ class TopicWatch:
         self._sooner.set()
 
     async def next_round(self) -> None:
-        """Wait for the end of a round that begins after this call, even if it gets no answer.
+        """Wait for the end of a round that begins after this call, even if it gets no answer, or of the watch.
 
         A round takes at most about twice ``lookup_timeout``.
-
-        Raises:
-            ClosedError: The client was closed.
 
         If this is cancelled, the round continues for other callers.
         """
         target = self._begun + 1
         self.refresh_soon()
-        while self._ended < target and self._closed is None:
+        while self._ended < target and not self._is_over:
             await self._round_ended.wait()
-        if self._closed is not None:
-            raise again(self._closed)
 
     def listen(self, callback: Listener) -> None:
         """Call ``callback`` with each changed view, but not with the current one."""
         self._listener = callback
 
-    def end(self, cause: ClosedError) -> None:
-        """Stop looking up, and fail all waiters with ``cause``."""
-        self._closed = cause
+    def end(self) -> None:
+        """Stop looking up."""
+        self._is_over = True
         self._task.cancel()
         self._round_ended.set()
         if self.new_partitions is not None:
@@ -350,10 +347,3 @@ class TopicWatch:
         first, second = 0 if old is None else old.partition_num, view.partition_num
         if first and second and first != second and not view.is_plain:
             self.observer.event(Repartitioned(topic=topic, channel=channel, before=first, after=second))
-
-
-def again(error: ClosedError) -> ClosedError:
-    """Return a copy of ``error``, since an error raised to many waiters collects a traceback from each."""
-    copy = ClosedError(*error.args)
-    copy.__cause__ = error.__cause__
-    return copy

@@ -12,7 +12,7 @@ import pytest
 
 from nsq_ha.engine.engine import Engine
 from nsq_ha.engine.lookups import Lookups, TopicWatch
-from nsq_ha.errors import ClosedError, LookupUnavailableError
+from nsq_ha.errors import LookupUnavailableError
 from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE
 from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
@@ -100,7 +100,7 @@ def watches(servers: FakeServers, number: int) -> list[TopicWatch]:
 
 def end(*watches: TopicWatch) -> None:
     for watch in watches:
-        watch.end(ClosedError("over"))
+        watch.end()
 
 
 @pytest.fixture
