@@ -9,7 +9,7 @@ import statistics
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import growth
+from benchmarks import growth, markdown
 from benchmarks.peers.environments import GO_NSQ, OURS_311, OURS_312, OURS_UVLOOP, PEERS
 from benchmarks.peers.rounds import Outcome
 from benchmarks.peers.rows import ROWS, Row, table
@@ -58,12 +58,9 @@ def _peers(kept: dict[str, Any]) -> str:
 
 
 def _absolute(kept: dict[str, Any]) -> str:
-    lines = [f"| work | client | {' | '.join(_HEADS.values())} |", "|---" * (2 + len(_HEADS)) + "|"]
-    for row, outcomes in _rows(kept):
-        for outcome in outcomes:
-            cells = [_cell(outcome, figure) for figure in _HEADS]
-            lines.append(f"| {row.work.name} | {outcome.client.name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    found = [(row, outcome) for row, outcomes in _rows(kept) for outcome in outcomes]
+    rows = [[row.work.name, of.client.name, *(_cell(of, figure) for figure in _HEADS)] for row, of in found]
+    return markdown.table(["work", "client", *_HEADS.values()], rows)
 
 
 def _cell(outcome: Outcome, figure: str) -> str:
@@ -74,21 +71,22 @@ def _cell(outcome: Outcome, figure: str) -> str:
 
 
 def _ha(kept: dict[str, Any]) -> str:
-    lines = ["| work | mark | ratio | ours, /s | the other, /s |", "|---" * 5 + "|"]
+    rows = []
     for name, (ours, other, mark) in kept.get("ha", {"figures": {}})["figures"].items():
         found = [a / b for a, b in zip(ours, other, strict=True)]
         text = f"{statistics.median(found):.2f} ({min(found):.2f}..{max(found):.2f})"
         text = text if statistics.median(found) >= mark else f"**{text}**"
-        rates = f"{statistics.median(ours):,.0f} | {statistics.median(other):,.0f}"
-        lines.append(f"| {name} | >= {mark:g} | {text} | {rates} |")
-    return "\n".join(lines)
+        rates = (f"{statistics.median(each):,.0f}" for each in (ours, other))
+        rows.append([name, f">= {mark:g}", text, *rates])
+    return markdown.table(["work", "mark", "ratio", "ours, /s", "the other, /s"], rows)
 
 
 def _guard(kept: dict[str, Any]) -> str:
-    lines = ["| body, bytes | bare loop, us | ours, us | ours / bare | mark |", "|---" * 5 + "|"]
-    for body, bare, ours, ratio, mark in kept.get("guard", {"figures": []})["figures"]:
-        lines.append(f"| {body:,} | {bare * 1e6:.2f} | {ours * 1e6:.2f} | {ratio:.2f} | <= {mark:g} |")
-    return "\n".join(lines)
+    rows = [
+        (f"{body:,}", f"{bare * 1e6:.2f}", f"{ours * 1e6:.2f}", f"{ratio:.2f}", f"<= {mark:g}")
+        for body, bare, ours, ratio, mark in kept.get("guard", {"figures": []})["figures"]
+    ]
+    return markdown.table(("body, bytes", "bare loop, us", "ours, us", "ours / bare", "mark"), rows)
 
 
 def _growth(kept: dict[str, Any]) -> str:
@@ -103,13 +101,14 @@ def _growth(kept: dict[str, Any]) -> str:
 
 
 def _conditions(kept: dict[str, Any]) -> str:
-    lines = ["| part | load average before it | commit | rounds |", "|---" * 4 + "|"]
+    rows = []
     for part, of in kept.items():
         figures = of["figures"]
         rounds = max(map(len, figures.values())) if part.startswith("peers/") else ""
-        lines.append(f"| `{part}` | {of['load']:.2f} | `{of['commit']}` | {rounds} |")
+        rows.append((f"`{part}`", f"{of['load']:.2f}", f"`{of['commit']}`", str(rounds)))
     machines = {of["machine"] for of in kept.values()}
-    return "\n".join([*lines, "", f"Machine: {'; '.join(sorted(machines))}."])
+    text = markdown.table(("part", "load average before it", "commit", "rounds"), rows)
+    return f"{text}\n\nMachine: {'; '.join(sorted(machines))}."
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import markdown
 from benchmarks.canned_cluster import Shape, playing
 from benchmarks.canned_server import allow_floods, serving
 from benchmarks.descriptors import allow_descriptors
@@ -332,17 +333,18 @@ def table(name: str, points: Sequence[Point]) -> str:
     with_start = name in CANNED
     head = [unit, *["CPU for one message, us"] * with_cpu, *["peak memory, MB"] * with_memory]
     head += ["ready after, s"] * with_start
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    rows = []
     for point in points:
         cells = [f"{point.at:,}"]
         cells += [f"{point.cpu * 1e6:.2f}"] * with_cpu + [f"{point.peak_bytes / 1e6:.1f}"] * with_memory
         cells += [f"{point.start:.2f}"] * with_start
-        lines.append(f"| {' | '.join(cells)} |")
+        rows.append(cells)
+    text = markdown.table(head, rows)
     if with_start:
         least, most = points[0], points[-1]
         kilobytes = (most.peak_bytes - least.peak_bytes) / (most.at - least.at) / 1e3
-        lines.append(f"\nMemory: {least.peak_bytes / 1e6:.0f} MB + {kilobytes:.2g} KB for each of the {unit}.")
-    return "\n".join(lines)
+        text += f"\n\nMemory: {least.peak_bytes / 1e6:.0f} MB + {kilobytes:.2g} KB for each of the {unit}."
+    return text
 
 
 def main(arguments: list[str] | None = None) -> None:

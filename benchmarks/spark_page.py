@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.markdown import table
+
 Figures = Mapping[str, Any]
 
 CPU: Final = "CPU, µs a row: Spark with its workers / of it the workers of tasks / the nsqds on the same machine"
@@ -40,11 +42,6 @@ def _ratio(found: Sequence[float], *, at_least: float | None = None, at_most: fl
     text = f"{middle:.{digits}f} ({min(found):.{digits}f} to {max(found):.{digits}f})"
     missed = (at_least is not None and middle < at_least) or (at_most is not None and middle > at_most)
     return f"**{text}**" if missed else text
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _rate(rates: Mapping[str, Sequence[float]], label: str) -> str:
@@ -85,7 +82,7 @@ def _reads(head: str, found: Figures, marked: str = "") -> str:
         rows.append([name, *cells, *(_rate(rates, label) for label in others)])
         cpu.append([name, *(_cpu(of, label, marked=is_marked) for label in (*READS, *others))])
     heads = [head, *READS, f"`{BASE}`", *others[1:]]
-    return f"{_table(heads, rows)}\n\n{CPU}:\n\n{_table(heads, cpu)}"
+    return f"{table(heads, rows)}\n\n{CPU}:\n\n{table(heads, cpu)}"
 
 
 def _cpu(of: Figures, label: str, *, marked: bool = False) -> str:
@@ -113,14 +110,14 @@ def ordered(figures: Figures) -> str:
     rates = figures["rates"]
     ratio = _ratio(ratios(rates["bulk"], rates["subscribe"]), at_least=ORDERED_MARK)
     cells = [_rate(rates, "subscribe"), _rate(rates, "bulk"), f"{ORDERED_MARK:g} or more", ratio]
-    return _table(["ordered topic, subscribe", "bulk", "mark", "bulk / subscribe"], [cells])
+    return table(["ordered topic, subscribe", "bulk", "mark", "bulk / subscribe"], [cells])
 
 
 def headers(figures: Figures) -> str:
     """Return rates and CPU of messages with 60 headers of 100 B."""
     rows = [[fetch, _rate(figures["rates"], fetch), _cpu(figures, fetch), ""] for fetch in figures["rates"]]
     rows[0][-1] = f"workers {HEADERS_MARK:g} or less"
-    return _table(["fetch", "rows/s", CPU, "mark"], rows)
+    return table(["fetch", "rows/s", CPU, "mark"], rows)
 
 
 def traces(figures: Figures) -> str:
@@ -128,7 +125,7 @@ def traces(figures: Figures) -> str:
     cpu = {label: statistics.median(ours for ours, *_ in used) for label, used in figures["cpu"].items()}
     events = figures["rows"]
     rows = [[label, f"{each / events * 1e6:.1f}", f"{events / each:,.0f}"] for label, each in cpu.items()]
-    return _table([f"of {events:,} events", "CPU, µs an event", "events a second of CPU"], rows)
+    return table([f"of {events:,} events", "CPU, µs an event", "events a second of CPU"], rows)
 
 
 def sink(figures: Figures) -> str:
@@ -138,7 +135,7 @@ def sink(figures: Figures) -> str:
     cpu = [_cpu(figures, label) for label in ("nsq", "dropped")]
     cells = [_rate(rates, "nsq"), _rate(rates, "dropped"), f"{SINK_MARK:g} or more", ratio, *cpu]
     heads = ["sink, rows/s", "writer that drops, rows/s", "mark", "sink / dropped"]
-    return _table([*heads, "CPU of sink", "CPU of dropped"], [cells]) + f"\n\n{CPU}."
+    return table([*heads, "CPU of sink", "CPU of dropped"], [cells]) + f"\n\n{CPU}."
 
 
 def trigger(figures: Figures) -> str:
@@ -152,7 +149,7 @@ def trigger(figures: Figures) -> str:
         mark = f"{TRIGGER_MARK:g} or less" if at_most else ""
         each = [f"{statistics.median(of.get(name, 0.0) for of in parts[label]):.0f}" for name in names]
         rows.append([label, f"{statistics.median(times):.0f}", mark, ratio, *each])
-    return _table(["source", "trigger, ms", "mark", "/ `rate`", *(f"`{name}`, ms" for name in names)], rows)
+    return table(["source", "trigger, ms", "mark", "/ `rate`", *(f"`{name}`, ms" for name in names)], rows)
 
 
 def memory(figures: Figures) -> str:
@@ -167,7 +164,7 @@ def memory(figures: Figures) -> str:
         text = f"**{above:.0f}**" if is_marked and above > MEMORY_MARK else f"{above:.0f}"
         name = "1,000 bodies of 200 B (idle)" if label == IDLE else f"{label} bodies of 1 MB"
         rows.append([name, f"{peak / 1e6:.0f}", f"{MEMORY_MARK} or less" if is_marked else "", text])
-    return _table(["work", "peak of the largest worker, MB", "mark", "above idle, MB"], rows)
+    return table(["work", "peak of the largest worker, MB", "mark", "above idle, MB"], rows)
 
 
 TABLES: Final[Mapping[str, Callable[[Figures], str]]] = {

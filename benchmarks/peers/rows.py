@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from benchmarks import markdown
 from benchmarks.peers.environments import (
     ASYNCNSQ,
     GO_NSQ,
@@ -174,7 +175,7 @@ def _line(mark: Mark, by_client: dict[Client, Outcome]) -> str:
 def table(found: Sequence[tuple[Row, Sequence[Outcome]]]) -> str:
     """Return the rows as one Markdown table: ratios by client of ours, with their range over the rounds."""
     ours = (OURS_311, OURS_312, OURS_UVLOOP)
-    lines = [f"| work | figure | mark | {' | '.join(one.name for one in ours)} | of |", "|---" * 7 + "|"]
+    rows: list[list[str]] = []
     for row, outcomes in found:
         by_client = {outcome.client: outcome for outcome in outcomes}
         for figure, peers in dict.fromkeys((mark.figure, mark.peers) for mark in row.marks):
@@ -186,13 +187,13 @@ def table(found: Sequence[tuple[Row, Sequence[Outcome]]]) -> str:
             cells = [_cell(*verdicts[one][1:]) if one in verdicts else "" for one in ours]
             names = dict.fromkeys(best.client.name for best, _, _ in verdicts.values())
             at = ", ".join(f"{at:g}" for at in dict.fromkeys(mark.at for mark in marks.values()))
-            lines.append(f"| {row.work.name} | {figure} | {sign} {at} | {' | '.join(cells)} | {', '.join(names)} |")
-    return "\n".join(lines)
+            rows.append([row.work.name, figure, f"{sign} {at}", *cells, ", ".join(names)])
+    return markdown.table(["work", "figure", "mark", *(one.name for one in ours), "of"], rows)
 
 
 def changes(found: Sequence[tuple[Row, Sequence[Outcome]]]) -> str:
     """Return each mark before and after a change as a Markdown table, from rounds in which both versions took turns."""
-    lines = ["| work | figure | client | before | after | mark | of |", "|---" * 7 + "|"]
+    rows: list[tuple[str, ...]] = []
     for row, outcomes in found:
         by_client = {outcome.client: outcome for outcome in outcomes}
         earlier = {outcome.client.name: outcome for outcome in outcomes}
@@ -204,8 +205,8 @@ def changes(found: Sequence[tuple[Row, Sequence[Outcome]]]) -> str:
             before = ratios(old, best, mark.figure)
             sign = ">=" if mark.is_rate else "<="
             cells = (row.work.name, mark.figure, mark.ours.name, _cell(before, True), _cell(ratio, is_reached))
-            lines.append(f"| {' | '.join(cells)} | {sign} {mark.at:g} | {best.client.name} |")
-    return "\n".join(lines)
+            rows.append((*cells, f"{sign} {mark.at:g}", best.client.name))
+    return markdown.table(("work", "figure", "client", "before", "after", "mark", "of"), rows)
 
 
 def _cell(found: Sequence[float], is_reached: bool) -> str:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from benchmarks.markdown import table
+
 Run = Mapping[str, Any]
 
 NAMES: Final = ("acknowledged", "stored", "rows", "batches")
@@ -59,14 +61,7 @@ def page(about: Mapping[str, Any]) -> str:
         f"{about['server']}, PySpark {about['pyspark']}, commit {commits}; {about['machine']}, with a load average of "
         f"{min(loads)} to {max(loads)} when a run began. {SAID[side]}"
     )
-    lines = [
-        text,
-        "",
-        f"| {' | '.join(heads)} |",
-        "|---" * len(heads) + "|",
-    ]
-    lines += [f"| {' | '.join(_cells(run))} |" for run in runs]
-    return "\n".join(lines)
+    return f"{text}\n\n{table(heads, map(_cells, runs))}"
 
 
 def _cells(run: Run) -> list[str]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from benchmarks.markdown import table
 from integration.faults.scenarios import ALL, NAMED
 
 Run = dict[str, Any]
@@ -39,29 +40,21 @@ def load(paths: Iterable[pathlib.Path]) -> dict[str, list[Run]]:
     return runs
 
 
-def table(runs: dict[str, list[Run]], last: int) -> list[str]:
-    """Return the lines of the table, in Markdown, and the commits that ran."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+def scenarios(runs: dict[str, list[Run]], last: int) -> str:
+    """Return the table of all scenarios, and the commits that ran."""
+    rows: list[tuple[str, ...]] = []
     commits: collections.Counter[str] = collections.Counter()
     for scenario in (*ALL, *NAMED):
         chosen = runs.get(scenario.name, [])[-last:]
         if not chosen:
-            lines.append(f"| {scenario.fault} | {scenario.target} | not run |" + " |" * (len(COLUMNS) - 3))
+            rows.append((scenario.fault, str(scenario.target), "not run"))
             continue
         commits.update(run.get("code", "?") for run in chosen)
-        cells = (
-            scenario.fault,
-            str(scenario.target),
-            _added(chosen, "ordered"),
-            _added(chosen, "ordinary"),
-            _further(chosen),
-            _counts(chosen),
-            str(len(chosen)),
-            _reached(chosen),
-        )
-        lines.append(f"| {' | '.join(cells)} |")
+        added = (_added(chosen, "ordered"), _added(chosen, "ordinary"), _further(chosen))
+        ended = (_counts(chosen), str(len(chosen)), _reached(chosen))
+        rows.append((scenario.fault, str(scenario.target), *added, *ended))
     named = ", ".join(f"`{commit}` ({count})" for commit, count in commits.most_common())
-    return [*lines, "", f"Commits, with the number of runs: {named}."]
+    return f"{table(COLUMNS, rows)}\n\nCommits, with the number of runs: {named}."
 
 
 def _figures(runs: list[Run], topic: str) -> list[dict[str, Any]]:
@@ -103,18 +96,16 @@ def _reached(runs: list[Run]) -> str:
     return "yes"
 
 
-def long_runs(runs: dict[str, list[Run]], last: int) -> list[str]:
-    """Return the lines of the table of runs that last for minutes or hours, each with one fault after the other."""
-    lines = ["| run | commit | what happened | at the end | target missed | broken rules |", "|" + "---|" * 6]
+def long_runs(runs: dict[str, list[Run]], last: int) -> str:
+    """Return the table of runs that last for minutes or hours, each with one fault after the other."""
+    rows = []
     for scenario in NAMED:
         for run in runs.get(scenario.name, [])[-last:]:
             # Examples of failed publishes name the machine's ports.
             happened = "; ".join(note for note in run["notes"] if " failed (" not in note and " not sent" not in note)
-            lines.append(
-                f"| {scenario.name} | `{run.get('code', '?')}` | {happened} | {_further([run])} |"
-                f" {', '.join(run['missed']) or 'none'} | {'; '.join(run['broken']) or 'none'} |"
-            )
-    return lines
+            ended = (", ".join(run["missed"]) or "none", "; ".join(run["broken"]) or "none")
+            rows.append((scenario.name, f"`{run.get('code', '?')}`", happened, _further([run]), *ended))
+    return table(("run", "commit", "what happened", "at the end", "target missed", "broken rules"), rows)
 
 
 def main() -> int:
@@ -124,8 +115,8 @@ def main() -> int:
     parser.add_argument("--last", type=int, default=3)
     parser.add_argument("--long", action="store_true")
     arguments = parser.parse_args()
-    make = long_runs if arguments.long else table
-    sys.stdout.write("\n".join(make(load(arguments.rows), arguments.last)) + "\n")
+    make = long_runs if arguments.long else scenarios
+    sys.stdout.write(make(load(arguments.rows), arguments.last) + "\n")
     return 0
 
 
