@@ -1,6 +1,7 @@
-"""What an answer to a message means, what goes back to nsqd unanswered, and what is kept there by TOUCH.
+"""What goes back to nsqd: failed messages, and those that nobody answers; and what is kept there by TOUCH.
 
-Part of the pure machine (``consumer.machine``), which adds arrival and handing out: no event loop, no clock, no log.
+Part of the pure machine (``consumer.machine``), which adds the way of a message from its arrival to its FIN: no event
+loop, no clock, no log.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from copy import copy
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.consumer.inflight import (
-    NEVER,
     UNANSWERED,
     ReadPartition,
     Recipient,
@@ -19,7 +19,6 @@ from nsq_ha.consumer.inflight import (
     WriteRequeue,
     WriteTouch,
     conn_of,
-    stamp_of,
 )
 from nsq_ha.message import State
 from nsq_ha.policy.redelivery import Finished, requeue_delay
@@ -50,12 +49,6 @@ class Said(NamedTuple):
     text: str
 
 
-class FinishedCopy(NamedTuple):
-    """Report a delivery that is finished unhandled, since the message was handled before."""
-
-    message: Message
-
-
 class HasFailed(NamedTuple):
     """Requeue a message whose block was cancelled: the consumer did not close soon after, so it was no shutdown."""
 
@@ -82,6 +75,7 @@ class Answering:
         wakes: A message may be taken now.
         has_stale: The queue has messages that are not to be handed out.
         has_freed: Messages were answered.
+        has_paused: Messages wait in a pause: what cannot wait for its end goes back.
         touches: Messages that are being worked on are touched.
         touch_at: When to look at them.
         is_closing: Nothing is handed out any more.
@@ -101,6 +95,7 @@ class Answering:
         self.wakes: bool = False
         self.has_stale: bool = False
         self.has_freed: bool = False
+        self.has_paused: bool = False
         self.touches: bool = config.auto_touch is not False
         self.touch_at: float = math.inf
         self.is_closing: bool = False
@@ -152,6 +147,14 @@ class Answering:
 
     # ------------------------------------------------------------ failures
 
+    def pause_changed(self, has_changed: bool, now: float) -> None:
+        """Follow a change of the pause."""
+        if not has_changed:
+            return
+        self.flow.share(now)
+        self.has_paused = self.pause.is_blocking
+        self.wakes = True
+
     def failed(self, message: Message, now: float) -> None:
         """Record that the handler of a message failed."""
         self.pause_changed(self.pause.failed(message, now), now)
@@ -181,67 +184,6 @@ class Answering:
         return message.state is State.GIVING_UP or (message.state is State.HANDED_OUT and taker_of(message).is_handler)
 
     # ------------------------------------------------------------ answers
-
-    def finish(self, conn: Subscription, message: Message) -> None:
-        """Finish a message; all FINs of one turn are written together."""
-        message.state = State.FINISHED
-        if not conn.finished:
-            self.dirty[conn] = None
-        conn.messages.pop(message.id, None)
-        conn.finished[message.id] = message.timestamp_ns, message.offset
-        if message.deadline < conn.oldest[0]:
-            conn.oldest = message.deadline, message.taken_at
-        if conn.may_repeat:
-            conn.answered_first(message, is_finished=True)
-        if self.pause.records:
-            conn.recorded.append(message)
-
-    def written(self, conn: Subscription, now: float) -> list[bytes]:
-        """Return the ids to finish over a connection: their FINs are written now."""
-        fins, (deadline, taken_at) = conn.finished, conn.oldest
-        conn.finished, conn.oldest = {}, NEVER
-        ids = list(fins)
-        if now > deadline:
-            if now - taken_at > conn.msg_timeout:
-                self.warn_of_long_work(conn.msg_timeout)
-            for message_id, stamp in fins.items():
-                self.remember(conn.partition, message_id, stamp, now)
-        else:
-            conn.fins.sent(fins, now)
-        if conn.adopted:
-            conn.partition.counts.finished_unhandled += len(conn.adopted.intersection(ids))
-            conn.adopted.difference_update(ids)
-        self.has_freed = True
-        if conn.recorded:
-            recorded, conn.recorded = conn.recorded, []
-            for message in recorded:
-                self.pause_changed(self.pause.finished(message, now), now)
-        return ids
-
-    def pause_changed(self, has_changed: bool, now: float) -> None:
-        """Follow a change of the pause; the machine does."""
-        raise NotImplementedError
-
-    def finish_again(self, conn: Subscription, message: Message) -> None:
-        """Finish a delivery of a message that was handled before."""
-        message.answered = True
-        conn.partition.counts.finished_unhandled += 1
-        self.finish(conn, message)
-        self.actions.append(FinishedCopy(message))
-
-    def finish_orphan(self, message: Message, now: float) -> None:
-        """Finish the delivery that waits of a message that was finished late, or the next one."""
-        partition = conn_of(message).partition
-        again = self._current(message)
-        partition.orphans.pop(message.id, None)
-        if again is not None:
-            self.was_late(message, conn_of(again), now)
-            self.has_stale = again.answered = True
-            self.finish(conn_of(again), again)
-        else:
-            self.remember(partition, message.id, stamp_of(message), now)
-        if self.pause.records:
-            self.pause_changed(self.pause.finished(message, now), now)
 
     def _current(self, message: Message) -> Message | None:
         """Return the delivery that an answer is for: a later one in the queue, if nsqd has delivered the message again.

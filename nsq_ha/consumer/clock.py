@@ -50,24 +50,31 @@ class LoopClock:
             which its thread waited for a CPU meanwhile (NaN if unknown).
 
     Attributes:
-        turned: When other tasks have run for the last time, as far as is known.
+        turned: When other tasks have run for the last time, as far as is known; set this when data is read.
+        ticked: When the time was checked last.
+        late_at: What is read after this may have been sent as early as ``ticked``: the loop stands still. What is read
+            before was sent just now.
         suspect: Name of the handler that ran while the loop was blocked. None if unknown.
     """
 
     def __init__(self, on_blocked: Callable[[float, str | None, float], None]) -> None:
         self._on_blocked = on_blocked
-        self._ticked = monotonic()
-        self.turned: float = self._ticked
+        self._ran(monotonic())
         self._looks: Looks | None = None
         self._times = 0.0, _UNKNOWN
         self.suspect: str | None = None
 
     def start(self) -> None:
         """Start checking."""
-        self._ticked = self.turned = monotonic()
+        self._ran(monotonic())
         self._times = cpu_times()
         self._looks = looks.here()
-        self._looks.add(self._tick, self._ticked + TICK)
+        self._looks.add(self._tick, self.ticked + TICK)
+
+    def _ran(self, now: float) -> None:
+        self.ticked: float = now
+        self.turned: float = now
+        self.late_at: float = now + 2 * TICK
 
     def stop(self) -> None:
         """Stop checking."""
@@ -78,29 +85,18 @@ class LoopClock:
         """Check the time."""
         now, before, self._times = monotonic(), self._times, cpu_times()
         by_code, by_others = (time - earlier for time, earlier in zip(self._times, before, strict=True))
-        blocked = self.blocked_for(now)
-        self._ticked = now
+        blocked, turned = self.blocked_for(now), self.turned
+        self._ran(now)
         suspect, self.suspect = self.suspect, None
-        if not blocked:
-            self.turned = now  # else others must run before what was read is handed out
-        else:
+        if blocked:
+            self.turned = turned  # others must run before what was read is handed out
             self._on_blocked(blocked, suspect, 0.0 if by_code > blocked - by_code else min(by_others, blocked))
         return now + TICK
 
     def blocked_for(self, now: float) -> float:
         """Return for how many seconds the loop has been blocked; 0 if it probably was not."""
-        blocked = now - self._ticked - TICK
+        blocked = now - self.ticked - TICK
         return blocked if blocked > TICK else 0.0
-
-    def arrival(self, now: float) -> float:
-        """Return the earliest time at which data read now may have been sent: ``now`` if the loop was not blocked.
-
-        If it was not, this records that the event loop runs.
-        """
-        if now - self._ticked > 2 * TICK:  # as blocked_for, without a call for each read
-            return self._ticked
-        self.turned = now
-        return now
 
     async def let_others_run(self) -> None:
         """Let other tasks run if they may not have run for a while.

@@ -60,6 +60,11 @@ class Flow:
         taken: Number of messages that were handed out.
         is_held: Nothing is asked for.
         check_at: When the next message is handed out after this, call :meth:`handed_out`.
+        wake_at: When to call :meth:`tick`, or earlier.
+        usual_bytes: Bodies up to this size change nothing; see :meth:`arrived`.
+        is_resting: Nothing has been delivered for a while; see :meth:`arrived`.
+        is_limited: The speed of handling, or ``max_rate``, limits what is asked for; see :meth:`freed`.
+        is_raise_due: An RDY is to be raised when messages are answered; see :meth:`freed`.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one consumer
@@ -82,30 +87,29 @@ class Flow:
         self.limited_seconds: float = 0.0
         self.taken: int = 0
         self.check_at: float = -math.inf
+        self.wake_at: float = math.inf
         self._partitions = partitions
         self._queue = queue
         self._pause = pause
         self._dirty = dirty
         self._body = ready.BodySize(MAX_MESSAGE_BYTES)
-        self._fitting = self._limit = ready.fitting(self.max_in_flight, self.max_bytes, self._body.bytes)
         self._paced: int | None = None
+        self._fitting: int = 0
+        self._limit: int = 0
+        self.usual_bytes: float = 0.0
+        self._fit()
         self._needs = Needs()
         self._rotation = Rotation()
         self._test_rotation = Rotation()
         self.is_held: bool = False
+        self.is_raise_due: bool = False
+        self.is_limited: bool = True
+        self.is_resting: bool = False
         self._is_stopped = False
-        self._is_raise_due = False
-        self._is_limited = True  # by the speed of handling, or max_rate
-        self._is_resting = False
         self._share_at = self._look_at = self._ask_at = math.inf
         self._waits_since = 0.0
         self._count, self._count_at = 0, -math.inf
         self._window: tuple[float, int] | None = None  # since when, and what was handed out before
-
-    @property
-    def wake_at(self) -> float:
-        """When to call :meth:`tick`."""
-        return min(self._share_at, self._look_at, self._ask_at)
 
     @property
     def in_flight(self) -> int:
@@ -143,7 +147,7 @@ class Flow:
     def stop(self) -> None:
         """Ask for no more messages."""
         self._is_stopped = True
-        self._share_at = self._look_at = self._ask_at = math.inf
+        self.wake_at = self._share_at = self._look_at = self._ask_at = math.inf
 
     def used_by(self, handlers: int, now: float) -> None:
         """Record that so many more handlers may run, or fewer."""
@@ -158,14 +162,17 @@ class Flow:
         self.due(now)
 
     def arrived(self, body_bytes: int, now: float) -> None:
-        """Record that messages arrived, and the size of one body."""
-        if self._is_resting:
-            self._is_resting, self._look_at = False, now + LOOK_INTERVAL
-        if self._window is None:
+        """Record that messages arrived, and the size of one body.
+
+        Call this while messages are iterated over or nothing has been delivered for a while, and for an unusual size.
+        """
+        if self.is_resting:
+            self._look_later(now)
+        if not self.handlers and self._window is None:
             self._window = now, self.taken
         elif not self.handlers:
             self._measure(now, in_hand=1)
-        if self._fitting != self.max_in_flight or body_bytes * self._fitting > self.max_bytes:
+        if body_bytes > self.usual_bytes:
             self.seen(body_bytes, now)
 
     def seen(self, body_bytes: int, now: float) -> None:
@@ -188,17 +195,17 @@ class Flow:
         """Record that a message was handed out; call this from ``check_at`` on."""
         if not self.handlers:
             self._measure(now, in_hand=1)
-        if self._is_limited:
+        if self.is_limited:
             self.review(now)
         else:
             self.check_at = now + _WINDOW
 
     def freed(self, now: float) -> None:
-        """Record that messages were answered."""
-        if self._is_raise_due:
-            self._is_raise_due = False
+        """Record that messages were answered; call this while ``is_limited`` or ``is_raise_due``."""
+        if self.is_raise_due:
+            self.is_raise_due = False
             self.due(now)
-        if self._is_limited:
+        if self.is_limited:
             self.review(now)
 
     def handled(self, count: int, seconds: float, now: float) -> None:
@@ -225,6 +232,7 @@ class Flow:
             self._look(now)
         if now >= self._share_at:
             self.share(now)
+        self.wake_at = min(self._share_at, self._look_at, self._ask_at)
 
     # -- max_rate
 
@@ -247,8 +255,8 @@ class Flow:
         """Update the limit by the speed of handling and ``max_rate``."""
         most, handlers, rate = self.max_in_flight, max(self.handlers, 1), self.rate
         is_quick = self.speed.is_quick(self.msg_timeout, handlers, most)
-        self._is_limited = not is_quick or rate is not None
-        if not self._is_limited:
+        self.is_limited = not is_quick or rate is not None
+        if not self.is_limited:
             self.check_at = math.inf if self.handlers else now + _WINDOW
             self._limit_to(None, now)
             return
@@ -281,6 +289,7 @@ class Flow:
         later = rate.soon(now, self.msg_timeout)
         if later and self._ask_at == math.inf:
             self._waits_since, self._ask_at = now, now + later
+            self.wake_at = min(self.wake_at, self._ask_at)
         return int(not later)
 
     def _measure(self, now: float, *, in_hand: int) -> None:
@@ -288,7 +297,7 @@ class Flow:
         if self._window is None:
             return
         began, taken_before = self._window
-        if not self._is_limited and now - began < _WINDOW:
+        if not self.is_limited and now - began < _WINDOW:
             return
         done = self.taken - taken_before - in_hand
         if done > 0:
@@ -314,6 +323,9 @@ class Flow:
     def _fit(self) -> None:
         self._fitting = ready.fitting(self.max_in_flight, self.max_bytes, self._body.bytes)
         self._limit = self._fitting if self._paced is None else min(self._fitting, self._paced)
+        # While large bodies lower the number, each one may raise it again.
+        is_lowered = self._fitting != self.max_in_flight
+        self.usual_bytes = -math.inf if is_lowered else self.max_bytes / max(self._fitting, 1)
 
     # -- RDY
 
@@ -321,6 +333,7 @@ class Flow:
         """Share when all inputs of this moment have come; with many partitions, those of a longer moment."""
         if not self._is_stopped:
             self._share_at = min(self._share_at, now + ready.gathering(len(self._partitions)))
+            self.wake_at = min(self.wake_at, self._share_at)
 
     def _live(self) -> dict[int, Subscription]:
         found = self._partitions.items()
@@ -348,9 +361,9 @@ class Flow:
             conn = live[partition]
             conn.set_ready(count)
             self._dirty[conn] = None
-        self._is_raise_due |= plan.is_raise_due
+        self.is_raise_due |= plan.is_raise_due
         if len(live) > 1 and self._look_at == math.inf:
-            self._is_resting, self._look_at = False, now + LOOK_INTERVAL
+            self._look_later(now)
 
     def _wanted(self, live: Mapping[int, Subscription], now: float) -> dict[int, int]:
         """Return the RDY of each partition."""
@@ -381,6 +394,10 @@ class Flow:
             self.share(now)
         elif len(live) > 1:
             # The same needs, and all as low as they become: nothing has been delivered for a while.
-            self._is_resting = self._needs.by_partition == before and all(need == 1 for need in before.values())
-            if not self._is_resting:
-                self._look_at = now + LOOK_INTERVAL
+            self.is_resting = self._needs.by_partition == before and all(need == 1 for need in before.values())
+            if not self.is_resting:
+                self._look_later(now)
+
+    def _look_later(self, now: float) -> None:
+        self.is_resting, self._look_at = False, now + LOOK_INTERVAL
+        self.wake_at = min(self.wake_at, self._look_at)

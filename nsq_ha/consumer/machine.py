@@ -33,12 +33,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.consumer.answers import Answering
 from nsq_ha.consumer.flow import Flow
-from nsq_ha.consumer.inflight import IN_TIME, WriteRequeue, conn_of, stamp_of
+from nsq_ha.consumer.inflight import IN_TIME, NEVER, WriteRequeue, conn_of, stamp_of
 from nsq_ha.consumer.pause import WHY, Pause
 from nsq_ha.consumer.subscriptions import Subscriptions
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message, State
 from nsq_ha.policy.ready import LOOK_INTERVAL
+from nsq_ha.policy.redelivery import MOST_UNSETTLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +55,12 @@ _LEAST_MARGIN: Final = 16
 
 MARGIN_BYTES: Final = 64 * 1024 * 1024
 """Bytes of bodies beyond ``max_in_flight_bytes`` that are on their way when RDY is lowered: more than sockets hold."""
+
+
+class FinishedCopy(NamedTuple):
+    """Report a delivery that is finished unhandled, since the message was handled before."""
+
+    message: Message
 
 
 class Flooded(NamedTuple):
@@ -76,6 +83,7 @@ class ConsumerMachine(Answering):
         flow: How many messages are asked for.
         subscriptions: The connections.
         is_run: Handlers take the messages.
+        wake_at: When to call :meth:`tick`.
     """
 
     def __init__(self, config: ConsumerConfig, chance: Callable[[], float], now: float, topic: str = "") -> None:
@@ -85,8 +93,8 @@ class ConsumerMachine(Answering):
         self.flow: Flow = Flow(config, self.partitions, queue, pause, self.dirty, now)
         self.subscriptions: Subscriptions = Subscriptions(config, topic, self, chance)
         self.is_run: bool = False
+        self.wake_at: float = math.inf
         self._is_over = False  # more messages are in flight than may be with handlers
-        self._has_paused = False
         self._looked_at = -math.inf
         self._turn_at, self._turn_since = math.inf, 0.0
 
@@ -130,10 +138,11 @@ class ConsumerMachine(Answering):
             self._weigh(now)
         if not kept:
             return
-        self.flow.arrived(len(kept[-1].body), now)
+        size, flow = len(kept[-1].body), self.flow
+        if size > flow.usual_bytes or flow.is_resting or not flow.handlers:
+            flow.arrived(size, now)
         queue.extend(kept)
-        if self.pause.is_blocking:
-            self._return_waiting(now)
+        self.has_paused |= self.pause.is_blocking
 
     def end_flood(self, conn: Subscription, now: float) -> None:
         """End a connection over which clearly more comes than RDY allows, by number or by size.
@@ -254,7 +263,7 @@ class ConsumerMachine(Answering):
             if now >= flow.check_at:
                 flow.handed_out(now)
             if pause.is_active and pause.handed_out(message, now):
-                self._has_paused = True
+                self.has_paused = True
                 flow.share(now)
             if self.touches:
                 self.touch_if_old(message, now)
@@ -280,18 +289,75 @@ class ConsumerMachine(Answering):
                 return False
         return True
 
+    # ------------------------------------------------------------ finishing
+
+    def finish(self, conn: Subscription, message: Message) -> None:
+        """Finish a message; all FINs of one turn are written together."""
+        message.state = State.FINISHED
+        if not conn.finished:
+            self.dirty[conn] = None
+        conn.messages.pop(message.id, None)
+        conn.finished[message.id] = message.timestamp_ns, message.offset
+        if message.deadline < conn.oldest[0]:
+            conn.oldest = message.deadline, message.taken_at
+        if conn.may_repeat:
+            conn.answered_first(message, is_finished=True)
+        if self.pause.records:
+            conn.recorded.append(message)
+
+    def written(self, conn: Subscription, now: float) -> list[bytes]:
+        """Return the ids to finish over a connection: their FINs are written now."""
+        fins, (deadline, taken_at) = conn.finished, conn.oldest
+        conn.finished, conn.oldest = {}, NEVER
+        ids = list(fins)
+        if now > deadline:
+            if now - taken_at > conn.msg_timeout:
+                self.warn_of_long_work(conn.msg_timeout)
+            for message_id, stamp in fins.items():
+                self.remember(conn.partition, message_id, stamp, now)
+        else:
+            sent = conn.fins
+            sent.writes.append((now, fins))
+            sent.count += len(fins)
+            if sent.count > MOST_UNSETTLED:
+                sent.forget_oldest()
+        if conn.adopted:
+            conn.partition.counts.finished_unhandled += len(conn.adopted.intersection(ids))
+            conn.adopted.difference_update(ids)
+        self.has_freed = True
+        if conn.recorded:
+            recorded, conn.recorded = conn.recorded, []
+            for message in recorded:
+                self.pause_changed(self.pause.finished(message, now), now)
+        return ids
+
+    def finish_again(self, conn: Subscription, message: Message) -> None:
+        """Finish a delivery of a message that was handled before."""
+        message.answered = True
+        conn.partition.counts.finished_unhandled += 1
+        self.finish(conn, message)
+        self.actions.append(FinishedCopy(message))
+
+    def finish_orphan(self, message: Message, now: float) -> None:
+        """Finish the delivery that waits of a message that was finished late, or the next one."""
+        partition = conn_of(message).partition
+        again = self._current(message)
+        partition.orphans.pop(message.id, None)
+        if again is not None:
+            self.was_late(message, conn_of(again), now)
+            self.has_stale = again.answered = True
+            self.finish(conn_of(again), again)
+        else:
+            self.remember(partition, message.id, stamp_of(message), now)
+        if self.pause.records:
+            self.pause_changed(self.pause.finished(message, now), now)
+
+    # ------------------------------------------------------------ the end, and the pause
+
     def close(self, now: float) -> None:
         """Hand out nothing more, and ask for no more."""
         self.stop()
         self.subscriptions.close(now)
-
-    def pause_changed(self, has_changed: bool, now: float) -> None:
-        """Follow a change of the pause."""
-        if not has_changed:
-            return
-        self.flow.share(now)
-        self._has_paused = self.pause.is_blocking
-        self.wakes = True
 
     def _return_waiting(self, now: float) -> None:
         """Give back what cannot wait for the end of the pause."""
@@ -317,14 +383,6 @@ class ConsumerMachine(Answering):
 
     # ------------------------------------------------------------ time
 
-    @property
-    def wake_at(self) -> float:
-        """When to call :meth:`tick`."""
-        waits = min(due_at for _, due_at in self.deferred.values()) if self.deferred else math.inf
-        over = LOOK_INTERVAL + self._looked_at if self._is_over and self.queue else math.inf
-        due = self.subscriptions.wake_at
-        return min(self.flow.wake_at, self.pause.wake_at, self._turn_at, self.touch_at, waits, over, due)
-
     def tick(self, now: float, *, is_awaited: bool) -> None:
         """Do what is due; call this at ``wake_at``.
 
@@ -348,24 +406,27 @@ class ConsumerMachine(Answering):
         if now >= self.subscriptions.wake_at:
             self.subscriptions.tick(now)
 
-    def settle(self, now: float) -> float:
-        """Complete one input, or several of the same moment; return when to call :meth:`tick`."""
+    def settle(self, now: float) -> None:
+        """Complete one input, or several of the same moment; this sets :attr:`wake_at`."""
+        flow = self.flow
         if self.has_freed:
             self.has_freed = False
-            self.flow.freed(now)
-        if self._has_paused:  # when the message that failed has gone back
-            self._has_paused = False
+            if flow.is_limited or flow.is_raise_due:
+                flow.freed(now)
+        if self.has_paused:  # when the message that failed has gone back
+            self.has_paused = False
             self._return_waiting(now)
         if self.has_stale:
             self.prune()
         if self.pause.reports:
             reports, self.pause.reports = self.pause.reports, []
             self.actions.extend(reports)
-        wake_at = self.wake_at
-        if now >= wake_at and now >= self.flow.wake_at:
-            self.flow.tick(now, is_awaited=False)
-            wake_at = self.wake_at
-        return wake_at
+        if now >= flow.wake_at:
+            flow.tick(now, is_awaited=False)
+        waits = min(due_at for _, due_at in self.deferred.values()) if self.deferred else math.inf
+        over = LOOK_INTERVAL + self._looked_at if self._is_over and self.queue else math.inf
+        due_at = self.subscriptions.wake_at
+        self.wake_at = min(flow.wake_at, self.pause.wake_at, self._turn_at, self.touch_at, waits, over, due_at)
 
     def prune(self) -> None:
         """Remove from the queue what is not to be handed out any more."""

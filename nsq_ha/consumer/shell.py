@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.resuming import complete
 from nsq_ha.base.unexpected import report_unexpected
-from nsq_ha.consumer.answers import FinishedCopy, HasFailed, Said
+from nsq_ha.consumer.answers import HasFailed, Said
 from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
 from nsq_ha.consumer.failures import facts
 from nsq_ha.consumer.giving_up import GiveUpPublisher, GivingUp
 from nsq_ha.consumer.inflight import Stage, WriteFinish, WriteReady, WriteTouch
-from nsq_ha.consumer.machine import ConsumerMachine, Flooded
+from nsq_ha.consumer.machine import ConsumerMachine, FinishedCopy, Flooded
 from nsq_ha.consumer.pause import Paused
 from nsq_ha.engine import observe
 from nsq_ha.engine.loops import Alarm
@@ -30,7 +30,7 @@ from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.events import BackoffChanged, FinishedAgain
 from nsq_ha.message import State
 from nsq_ha.policy.timing import Rarely
-from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_ready, encode_req, encode_touch
+from nsq_ha.protocol.encoding import FIN, encode_fin, encode_fins, encode_ready, encode_req, encode_touch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -256,7 +256,7 @@ class ConsumerShell:
             machine.dirty.clear()
             for conn in conns:
                 self._write(conn, now)
-            wake_at = machine.settle(now)
+            machine.settle(now)
             if not machine.dirty:
                 break
         if machine.wakes:
@@ -264,8 +264,8 @@ class ConsumerShell:
             self.wake()
         elif self.is_watched or machine.actions:
             self.changed.set()
-        if wake_at != self._alarm.at:
-            self._plan(wake_at)
+        if machine.wake_at != self._alarm.at:
+            self._plan(machine.wake_at)
         try:
             while machine.actions:
                 action = machine.actions.pop(0)
@@ -280,7 +280,8 @@ class ConsumerShell:
             parts = [self.encoded(conn, command) for command in conn.commands]
             conn.commands.clear()
         if conn.finished:
-            parts.append(encode_fins(self.machine.written(conn, now)))
+            ids = self.machine.written(conn, now)
+            parts.append(FIN % ids[0] if len(ids) == 1 else encode_fins(ids))
         if conn.handle is not None:
             conn.handle.write_now(parts[0] if len(parts) == 1 else b"".join(parts))
         if conn.stage is Stage.DRAINING:

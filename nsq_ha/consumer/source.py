@@ -90,15 +90,17 @@ class Source:
         conn.partition.counts.lag_ns = max(time_ns() - messages[-1].timestamp_ns, 0)
         if _watched.is_any:
             observe.delivered(self.topic, messages)
-        now, machine = monotonic(), shell.machine
-        sent_at = shell.clock.arrival(now)
+        now, machine, clock = monotonic(), shell.machine, shell.clock
+        is_late = now > clock.late_at
+        if not is_late:
+            clock.turned = now
         if shell.is_due:
             shell.drain()  # what was answered before
         shell.is_due = True  # answers from here on leave together, below
         try:
-            machine.arrived(conn, messages, sent_at, now)
+            machine.arrived(conn, messages, clock.ticked if is_late else now, now)
             messages.clear()  # else their bodies would stay in memory until the next read
-            if sent_at != now:  # answer heartbeats first
+            if is_late:  # answer heartbeats first
                 shell.wake()
             elif machine.queue:
                 shell.wake_now()

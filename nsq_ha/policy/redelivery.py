@@ -35,7 +35,7 @@ MOST_REMEMBERED: Final = 10_000
 """Maximum number of remembered messages; the oldest are forgotten first."""
 
 MOST_UNSETTLED: Final = 1_000
-"""Maximum number of FINs of one connection that are kept in case they are refused."""
+"""Maximum number of FINs of one connection that are kept in case they are refused; beyond it, half are forgotten."""
 
 SETTLES_WITHIN: Final = OVERDUE_AFTER
 """Seconds after which a FIN that was not refused counts as received on an open connection; nsqd waits 12 for a replica
@@ -100,21 +100,22 @@ class SentFins:
 
     On an ordered channel the next message proves the FIN before it. Elsewhere nothing does, so a FIN counts as
     unsettled for a while.
+
+    Attributes:
+        writes: When FINs were written together, and which, by the ids that a refusal would name.
+        count: How many they are. Beyond ``MOST_UNSETTLED`` call :meth:`forget_oldest`.
     """
 
-    __slots__ = ("_count", "_writes")
+    __slots__ = ("count", "writes")
 
     def __init__(self) -> None:
-        self._writes: deque[tuple[float, dict[bytes, Stamp]]] = deque()
-        self._count = 0
+        self.writes: deque[tuple[float, dict[bytes, Stamp]]] = deque()
+        self.count: int = 0
 
-    def sent(self, fins: dict[bytes, Stamp], now: float) -> None:
-        """Record FINs that are written together now, by the ids that a refusal would name."""
-        writes = self._writes
-        writes.append((now, fins))
-        self._count += len(fins)
-        while self._count > MOST_UNSETTLED and len(writes) > 1:
-            self._count -= len(writes.popleft()[1])
+    def forget_oldest(self) -> None:
+        """Forget half of the FINs, but none of the last write."""
+        while self.count > MOST_UNSETTLED / 2 and len(self.writes) > 1:
+            self.count -= len(self.writes.popleft()[1])
 
     def refused(self, message_id: bytes) -> Stamp | None:
         """Return the stamp of the message whose FIN was refused. None if it is not one of the latest."""
@@ -136,17 +137,17 @@ class SentFins:
 
     def lost(self, now: float) -> list[tuple[bytes, Stamp]]:
         """Return the messages whose FIN may not have reached the server, since the connection was lost."""
-        lost = [entry for sent_at, fins in self._writes if now - sent_at <= LOST_WITHIN for entry in fins.items()]
+        lost = [entry for sent_at, fins in self.writes if now - sent_at <= LOST_WITHIN for entry in fins.items()]
         self._clear()
         return lost[-MOST_UNSETTLED:]
 
     def _pop(self, message_id: bytes) -> tuple[Stamp, float] | None:
-        for sent_at, fins in self._writes:
+        for sent_at, fins in self.writes:
             if (found := fins.pop(message_id, None)) is not None:
-                self._count -= 1
+                self.count -= 1
                 return found, sent_at
         return None
 
     def _clear(self) -> None:
-        self._writes.clear()
-        self._count = 0
+        self.writes.clear()
+        self.count = 0

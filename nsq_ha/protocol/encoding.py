@@ -351,6 +351,10 @@ def _traced_message(trace_id: int, body: bytes) -> bytes:
     return _SIZE_TRACE.pack(8 + len(body), trace_id) + body
 
 
+FIN: Final = b"FIN %b\n"
+"""The command FIN, for ids that have come from nsqd: ``FIN % message_id``."""
+
+
 def encode_fin(message_id: bytes) -> bytes:
     r"""Encode ``FIN <16 id bytes>\n``, exactly 21 bytes; has no success answer.
 
@@ -364,7 +368,7 @@ def encode_fin(message_id: bytes) -> bytes:
     """
     if len(message_id) != MESSAGE_ID_BYTES:
         raise _refuse_id(message_id)
-    return b"FIN " + message_id + b"\n"
+    return FIN % message_id
 
 
 def encode_fins(message_ids: Sequence[bytes]) -> bytes:

@@ -4,9 +4,9 @@ import pytest
 
 from nsq_ha import Backoff
 from nsq_ha.consumer import choice
-from nsq_ha.consumer.answers import FinishedCopy, HasFailed, Said
+from nsq_ha.consumer.answers import HasFailed, Said
 from nsq_ha.consumer.inflight import Recipient, WriteFinish, WriteRequeue
-from nsq_ha.consumer.machine import Flooded
+from nsq_ha.consumer.machine import FinishedCopy, Flooded
 from nsq_ha.message import Message, State
 from nsq_ha.policy.tls_renewal import Lifetime
 from tests.consumer.test_connections import LOST, ONE, Driven

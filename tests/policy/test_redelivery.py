@@ -70,18 +70,25 @@ def test_the_oldest_are_forgotten_first() -> None:
     assert finished.claim(0, many[1], STAMP, 1.0)
 
 
+def sent(fins: SentFins, *ids: bytes, now: float = 0.0) -> None:
+    """Record FINs that were written one by one."""
+    for each in ids:
+        fins.writes.append((now, {each: STAMP}))
+        fins.count += 1
+
+
 def test_a_refusal_names_one_of_the_latest_fins() -> None:
     fins, many = SentFins(), [b"%016d" % number for number in range(MOST_UNSETTLED + 1)]
-    for each in many:
-        fins.sent({each: STAMP}, 0.0)
-    assert fins.refused(many[0]) is None  # forgotten
-    assert fins.refused(many[1]) == STAMP
-    assert fins.refused(many[1]) is None
+    sent(fins, *many)
+    fins.forget_oldest()
+    assert fins.refused(many[0]) is None
+    assert fins.refused(many[-MOST_UNSETTLED // 2]) == STAMP
+    assert fins.refused(many[-MOST_UNSETTLED // 2]) is None
 
 
 def test_of_many_fins_in_one_write_the_latest_may_be_lost() -> None:
     fins = SentFins()
-    fins.sent({b"%016d" % number: STAMP for number in range(MOST_UNSETTLED + 1)}, 0.0)
+    fins.writes.append((0.0, {b"%016d" % number: STAMP for number in range(MOST_UNSETTLED + 1)}))
     lost = fins.lost(0.0)
     assert len(lost) == MOST_UNSETTLED
     assert lost[-1] == (b"%016d" % MOST_UNSETTLED, STAMP)
@@ -89,8 +96,8 @@ def test_of_many_fins_in_one_write_the_latest_may_be_lost() -> None:
 
 def test_fins_shortly_before_a_loss_may_not_have_arrived() -> None:
     fins = SentFins()
-    fins.sent({ONE: STAMP}, 0.0)
-    fins.sent({ANOTHER: STAMP}, 1.0)
+    sent(fins, ONE)
+    sent(fins, ANOTHER, now=1.0)
     assert fins.lost(LOST_WITHIN + 1.0) == [(ANOTHER, STAMP)]
     assert fins.lost(LOST_WITHIN + 1.0) == []
 
@@ -108,14 +115,14 @@ def test_on_an_ordered_channel_a_message_that_was_finished_comes_again(
     stamp: Stamp, attempts: int, after: float, is_again: bool
 ) -> None:
     fins = SentFins()
-    fins.sent({ONE: STAMP}, 512.0)  # times of a loop do not begin with 0
+    sent(fins, ONE, now=512.0)  # times of a loop do not begin with 0
     assert fins.arrived(ONE, stamp, attempts, 512.0 + after) is is_again
     assert fins.refused(ONE) is None
 
 
 def test_on_an_ordered_channel_the_next_message_proves_the_fin_before_it() -> None:
     fins = SentFins()
-    fins.sent({ONE: STAMP}, 0.0)
+    sent(fins, ONE)
     assert not fins.arrived(ANOTHER, STAMP, 1, 0.0)
     assert fins.refused(ONE) is None
     assert fins.lost(0.0) == []
