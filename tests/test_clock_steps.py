@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import nsq_ha
-from nsq_ha.consumer import source
+from nsq_ha.consumer import shell
 from nsq_ha.events import Event
 from tests.support.nsqd import LIMIT, message_id
 from tests.support.stage import TOPIC, Stage
@@ -19,7 +19,7 @@ PACKAGE = Path(nsq_ha.__file__).parent
 SHOWS = {
     "admin/statistics.py",  # for how long a node has been gone, also since another program's look
     "consumer/giving_up.py",  # when a message was given up
-    "consumer/source.py",  # the lag
+    "consumer/shell.py",  # the lag
     "engine/observe.py",  # when an event happened
     "producer/batch.py",  # when a publish began, for the trace log
     "producer/producer.py",
@@ -84,7 +84,7 @@ def calendar(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calendar]:
     calendar = Calendar()
     monkeypatch.setattr(time, "time", calendar.time)
     monkeypatch.setattr(time, "time_ns", calendar.time_ns)
-    monkeypatch.setattr(source, "time_ns", calendar.time_ns)
+    monkeypatch.setattr(shell, "time_ns", calendar.time_ns)
     yield calendar
     monkeypatch.undo()
 

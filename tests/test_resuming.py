@@ -4,8 +4,15 @@ import asyncio
 
 import pytest
 
-from nsq_ha.base.resuming import complete, detached, may_resume, resume
+from nsq_ha.base.resuming import detached, may_resume, resume
 from tests.support.waiting import turn
+
+
+def complete(future: "asyncio.Future[None]") -> None:
+    waiting = detached(future) if may_resume(future.get_loop()) else None
+    future.set_result(None)
+    if waiting is not None:
+        resume(waiting)
 
 
 async def _waits(future: "asyncio.Future[None]", notes: list[str], *, fails: bool = False) -> None:

@@ -12,7 +12,7 @@ from nsq_ha.base import unexpected
 from nsq_ha.consumer.answers import Answering
 from nsq_ha.consumer.connecting import Connecting
 from nsq_ha.consumer.machine import ConsumerMachine
-from nsq_ha.consumer.source import Source
+from nsq_ha.consumer.shell import Source
 from nsq_ha.consumer.subscriptions import Subscriptions
 from nsq_ha.engine import connection, lookups, servers
 from nsq_ha.engine.lookupd import LookupClient

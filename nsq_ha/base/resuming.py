@@ -49,15 +49,6 @@ def resume(waiting: Waiting) -> None:
         del waiting, future, callback, context  # otherwise such an error keeps its task, in a circle of references
 
 
-def complete(future: asyncio.Future[None]) -> None:
-    """Complete ``future``, and resume the only task that awaits it inside this call if possible."""
-    # As may_resume(), which would be another call for each read.
-    waiting = detached(future) if asyncio.current_task(future.get_loop()) is None else None
-    future.set_result(None)
-    if waiting is not None:
-        resume(waiting)
-
-
 def may_resume(loop: asyncio.AbstractEventLoop) -> bool:
     """Return whether no task is running."""
     # Without the argument, CPython 3.11 makes a system call (getpid) first.

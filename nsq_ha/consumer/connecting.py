@@ -23,7 +23,7 @@ from nsq_ha.consumer.actions import ConnectionAction, LookUps, PartitionEvent, U
 from nsq_ha.consumer.clock import ROUND_TRIPS
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.reports import ConsumerReports
-from nsq_ha.consumer.source import Source
+from nsq_ha.consumer.shell import Source
 from nsq_ha.consumer.starting import Start, create_channels
 from nsq_ha.engine.connect_limiter import ConnectLimiter, ended
 from nsq_ha.engine.connection import Callbacks, Connection

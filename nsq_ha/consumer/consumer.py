@@ -1,7 +1,7 @@
 """The consumer: the object with which an application reads a channel of a topic.
 
 This module has the public calls, and starts and ends everything else: ``consumer.machine`` decides about messages and
-connections, ``consumer.shell`` and ``consumer.connecting`` do what it wants, ``consumer.handing`` hands messages out.
+connections, ``consumer.shell`` and ``consumer.connecting`` do what it wants, ``consumer.handlers`` hands messages out.
 """
 
 from __future__ import annotations
@@ -17,8 +17,17 @@ from typing import Any, ClassVar, Final, Self, Unpack
 from nsq_ha.base.clock import monotonic
 from nsq_ha.consumer.connecting import CUT_OFF_TIMEOUT, Connecting
 from nsq_ha.consumer.giving_up import GiveUpPublisher
-from nsq_ha.consumer.handing import Hands, Messages
-from nsq_ha.consumer.handlers import Batch, Batches, Handling, check_batches, check_concurrency, check_handler
+from nsq_ha.consumer.handing import Hands
+from nsq_ha.consumer.handlers import (
+    Batch,
+    Batches,
+    Handling,
+    Iterators,
+    Messages,
+    check_batches,
+    check_concurrency,
+    check_handler,
+)
 from nsq_ha.consumer.shell import ConsumerShell
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats
 from nsq_ha.dead_letters.letter import Publishes
@@ -93,6 +102,7 @@ class Consumer(SingleUseClient):
         self._observer = Observer(self.config.on_event)
         self._shell = self._shell_type(self._name, self.config, self._give_up_publisher, self._observer)
         self._hands = Hands(self._shell, self._check_loop)
+        self._iterators = Iterators(self._hands)
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
         self._handling: Handling | None = None
         self._lookups = Lookups(self.config, access="r", observer=self._observer, channel=self.channel)
@@ -241,7 +251,7 @@ class Consumer(SingleUseClient):
         task = asyncio.current_task()
         is_awaited = self._shell.is_busy(task)
         if not is_awaited:
-            self._hands.leave(task, has_failed=has_failed)
+            self._iterators.leave(task, has_failed=has_failed)
         self._begin_close()
         if not is_awaited:
             await self._close.wait()
@@ -272,7 +282,7 @@ class Consumer(SingleUseClient):
         """End everything, even with messages unanswered; may be called again."""
         await self._cut_off()
         self._shell.end()
-        self._hands.forget()
+        self._iterators.forget()
         if self._connecting is not None:
             await self._connecting.end()
         await self._shell.giving_up.aclose()
@@ -415,7 +425,7 @@ class Consumer(SingleUseClient):
 
     def _messages_of_task(self) -> Messages:
         self._check_loop()
-        return self._hands.of_task()
+        return self._iterators.of_task()
 
     def batches(self, max_messages: int = 100, max_wait: float = 1.0) -> AsyncIterator[Batch]:
         """Iterate over batches of messages until the consumer is closed.

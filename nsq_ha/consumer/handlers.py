@@ -1,4 +1,6 @@
-"""Call handlers, in the event loop or in threads, and hand out messages in batches.
+"""Hand out messages: to tasks that iterate, one by one or in batches, and to handlers, in the event loop or in threads.
+
+The running event loop is checked when an iteration begins and when it waits, not for each message.
 
 The invariant of batches: a message is in a batch that the application got, or with the consumer. A batch that is being
 filled goes back to the consumer if the task is cancelled.
@@ -13,18 +15,24 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, Self, overload
+from itertools import filterfalse
+from typing import TYPE_CHECKING, Any, Final, Self, overload
+from weakref import WeakKeyDictionary
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.threads import HandlerThreads, is_async
 from nsq_ha.consumer.clock import LONGEST_RUN
-from nsq_ha.consumer.handing import Hands, Messages
+from nsq_ha.consumer.inflight import Recipient
 from nsq_ha.engine import observe
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.message import Message, State
 from nsq_ha.options.checks import is_number, is_whole, shown
 from nsq_ha.options.values import check_takes_one
+from nsq_ha.protocol.body_codec import MARK
+
+if TYPE_CHECKING:
+    from nsq_ha.consumer.handing import Hands
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -62,6 +70,116 @@ def check_handler(handler: object, option: str = "handler") -> None:
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
             raise ConfigError(f"{option} must be a function of a message, not a generator: {name} would never run")
     check_takes_one(handler, f"{option} must take one argument, the message")
+
+
+class Messages(Recipient):
+    """An iterator over a consumer's messages.
+
+    Args:
+        hands: Those of the consumer.
+        is_handler: Handlers take the messages.
+
+    Attributes:
+        queue: The messages that wait.
+    """
+
+    def __init__(self, hands: Hands, *, is_handler: bool = False) -> None:
+        super().__init__(is_handler=is_handler)
+        self._hands, self._clock = hands, hands.shell.clock
+        self._take, self.queue = hands.shell.machine.take, hands.shell.machine.queue
+
+    def __aiter__(self) -> Self:
+        """Iterate."""
+        return self
+
+    def take_now(self) -> Message | None:
+        """Return the next message. None if there is none, or it needs time."""
+        hands, now = self._hands, monotonic()
+        if not self.queue or now - self._clock.turned > LONGEST_RUN:
+            return None
+        first = self.queue[0]
+        if first.attempts >= hands.checked_from or (first.ext is not None and hands.expands and MARK in first.ext):
+            return None
+        return self._take(self, now)
+
+    async def __anext__(self) -> Message:
+        """Hand out the next message, see :meth:`nsq_ha.Consumer.__anext__`."""
+        hands, shell, clock = self._hands, self._hands.shell, self._clock
+        while True:
+            message = None
+            if self.queue:
+                if monotonic() - clock.turned > LONGEST_RUN:
+                    await clock.let_others_run()
+                message = self._take(self, monotonic())
+            if message is None:
+                loop = asyncio.get_running_loop()
+                if not (self.is_handler and shell.is_open and loop is shell.loop):
+                    hands.check_waits(self)
+                if not shell.is_due:
+                    shell.due()
+                waiter = loop.create_future()
+                # Without cancelled ones; otherwise they would pile up while nothing arrives.
+                shell.waiters = [*filterfalse(asyncio.Future.done, shell.waiters), waiter]
+                await waiter
+                continue
+            ext = message.ext
+            is_ready = message.attempts < hands.checked_from and not (ext and hands.expands and MARK in ext)
+            if is_ready or await hands.may_be_handled(message):
+                return message
+
+
+class Iterators:
+    """The iterators of the tasks that iterate over one consumer's messages.
+
+    Args:
+        hands: The consumer's.
+    """
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands, self._shell = hands, hands.shell
+        self._by_task: WeakKeyDictionary[asyncio.Task[object], Messages] = WeakKeyDictionary()
+
+    def of_task(self) -> Messages:
+        """Return the current task's iterator, so that the messages of an ended task are known.
+
+        Raises:
+            ConfigError: ``run`` takes the messages.
+        """
+        task = asyncio.current_task()
+        if not self._shell.is_open and not self._shell.closing.is_set():
+            return Messages(self._hands)
+        self._hands.check_iterable()
+        if task is None:
+            return Messages(self._hands)
+        found = self._by_task.get(task)
+        if found is None:
+            found = self._by_task[task] = Messages(self._hands)
+            task.add_done_callback(self._ended)
+        return found
+
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        iterator = self._by_task.pop(task, None)
+        if iterator is not None:
+            iterator.is_over = True
+            self._shell.changed.set()
+
+    def leave(self, task: asyncio.Task[object] | None, *, has_failed: bool) -> None:
+        """Record that ``task`` answers no more messages.
+
+        Args:
+            task: The task, which waits for the close.
+            has_failed: An exception leaves the block, which counts as a failed attempt; a close does not.
+        """
+        iterator = None if task is None else self._by_task.get(task)
+        if iterator is not None:
+            iterator.is_over, iterator.has_failed = True, has_failed
+        self._shell.changed.set()
+
+    def forget(self) -> None:
+        """Forget all tasks."""
+        for task in tuple(self._by_task):
+            task.remove_done_callback(self._ended)
+        self._by_task.clear()
 
 
 class Handling:
@@ -125,17 +243,30 @@ class Handling:
                 self._report()
 
     def _begin_worker(self, group: asyncio.TaskGroup, taking: asyncio.Lock) -> None:
-        self._workers.add(group.create_task(self._work_or_end(group, taking), context=self._context.copy()))
+        self._workers.add(group.create_task(self._work(group, taking), context=self._context.copy()))
 
-    async def _work_or_end(self, group: asyncio.TaskGroup, taking: asyncio.Lock) -> None:
-        """Work; an error ends all workers at once, and :meth:`run` raises it.
+    async def _work(self, group: asyncio.TaskGroup, taking: asyncio.Lock) -> None:
+        """Handle messages until a handler changed the context variables, of which the next one must see nothing.
 
-        A SystemExit that left a task would end the event loop, with the consumer open.
+        An error ends all workers at once, and :meth:`run` raises it: a SystemExit that left a task would end the event
+        loop, with the consumer open.
         """
         worker: asyncio.Task[Any] | None = asyncio.current_task()
         assert worker is not None  # noqa: S101 - for the type
+        messages, queue = self._messages, self._messages.queue
+        self._ended = monotonic()
         try:
-            await self._work(worker, taking)
+            while self._is_clean():
+                # If another worker takes a message or waits for one, wait for the lock.
+                message = messages.take_now() if queue and not taking.locked() else None
+                if message is None:
+                    async with taking:
+                        message = await anext(messages)
+                    self._ended = monotonic()
+                if message.source.conn.is_ordered:  # type: ignore[attr-defined]  # as conn_of(), without a call
+                    await self._handle_in_order(message, worker)
+                else:
+                    await self._handle(message, worker)
             self._begin_worker(group, taking)
         except StopAsyncIteration:
             return
@@ -155,26 +286,6 @@ class Handling:
             return not now
         # Not `==`: the values are the application's.
         return len(now) == len(before) and all(now.get(key) is each for key, each in before.items())
-
-    async def _work(self, worker: asyncio.Task[Any], taking: asyncio.Lock) -> None:
-        """Handle messages until one changed the context variables, of which the next one must see nothing.
-
-        Raises:
-            StopAsyncIteration: There are no more messages.
-            NsqError: The iterator over messages raised it.
-        """
-        self._ended = monotonic()
-        while self._is_clean():
-            # If another worker takes a message or waits for one, wait for the lock.
-            message = None if taking.locked() else self._messages.take_now()
-            if message is None:
-                async with taking:
-                    message = await anext(self._messages)
-                self._ended = monotonic()
-            if message.source.conn.is_ordered:  # type: ignore[attr-defined]  # as conn_of(), without a call
-                await self._handle_in_order(message, worker)
-            else:
-                await self._handle(message, worker)
 
     async def _handle_in_order(self, message: Message, worker: asyncio.Task[Any]) -> None:
         partition = message.partition

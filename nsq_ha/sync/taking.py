@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Final
 import nsq_ha
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.threads import is_async
-from nsq_ha.consumer.handing import Messages
-from nsq_ha.consumer.handlers import Batch, Batches, check_handler
+from nsq_ha.consumer.handlers import Batch, Batches, Messages, check_handler
 from nsq_ha.errors import ClosedError
 from nsq_ha.message import State
 from nsq_ha.process.signals import StopSignals

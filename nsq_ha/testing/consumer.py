@@ -18,8 +18,7 @@ from typing import ClassVar, Final, Unpack
 from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.consumer.consumer import Consumer
 from nsq_ha.consumer.inflight import DeliveryCounts, ReadPartition, Subscription, WriteRequeue, WriteTouch
-from nsq_ha.consumer.shell import ConsumerShell
-from nsq_ha.consumer.source import Source
+from nsq_ha.consumer.shell import ConsumerShell, Source
 from nsq_ha.consumer.statistics import consumer_stats
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.errors import ClosedError, ConfigError

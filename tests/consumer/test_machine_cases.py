@@ -480,6 +480,7 @@ def test_a_message_that_cannot_wait_for_the_end_of_a_pause_goes_back_when_it_arr
     conn.commands.clear()
     late = message_of(driven, 3)
     driven.machine.arrived(conn, [late], driven.now - 3.9, driven.now)
+    driven.machine.settle(driven.now)
     assert [each.message for each in conn.commands if isinstance(each, WriteRequeue)] == [late]
     assert not driven.machine.queue
 
