@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable
+from functools import partial
 from typing import Self, Unpack
 
 from nsq_ha.admin.leading import Leading
@@ -43,10 +44,10 @@ class AdminBase(OfOneProcess):
         lookupd_tls: TlsConfig | ssl.SSLContext | None = None,
         tls: TlsConfig | ssl.SSLContext | None = None,
     ) -> None:
-        self._urls = lookupd_urls(lookupd)
-        if not self._urls:
+        urls = lookupd_urls(lookupd)
+        if not urls:
             raise ConfigError("AdminClient needs the address of an nsqlookupd")
-        check_lookupd_tls(lookupd_tls, self._urls)
+        check_lookupd_tls(lookupd_tls, urls)
         if lookupd_tls is not None:
             ssl_context(lookupd_tls, "lookupd_tls")
         if tls is not None:
@@ -54,9 +55,7 @@ class AdminBase(OfOneProcess):
             ssl_context(tls)
         check_timeout(question_timeout, "question_timeout")
         load()
-        self._lookupd_tls = lookupd_tls
-        self._tls = tls
-        self._question_timeout = question_timeout
+        self._open = partial(Leading, urls, timeout=question_timeout, tls=lookupd_tls, nsqd_tls=tls)
         self._opened: Leading | None = None
 
     @classmethod
@@ -80,7 +79,7 @@ class AdminBase(OfOneProcess):
         Raises:
             ConfigError: The nsqlookupds belong to several clusters.
         """
-        self._opened = Leading(self._urls, timeout=self._question_timeout, tls=self._lookupd_tls, nsqd_tls=self._tls)
+        self._opened = self._open()
         try:
             await self._opened.start()
         except BaseException:

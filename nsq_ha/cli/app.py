@@ -32,10 +32,10 @@ class Commands(click.Group):
         command: click.Command = getattr(import_module(f"nsq_ha.cli.{own}"), own)
         return command
 
-    def invoke(self, ctx: click.Context) -> object:
-        """Run the command that the arguments name."""
+    def invoke(self, ctx: click.Context) -> None:
+        """Run the command that the arguments name; what it returns is the exit code."""
         try:
-            return super().invoke(ctx)
+            code: int | None = super().invoke(ctx)
         except BrokenPipeError:
             from nsq_ha.cli.output import drop_output
 
@@ -43,6 +43,7 @@ class Commands(click.Group):
             raise click.exceptions.Exit(READER_GONE) from None
         except KeyboardInterrupt:  # click would make it 1
             raise click.exceptions.Exit(INTERRUPTED) from None
+        ctx.exit(int(code or 0))
 
 
 @click.group(

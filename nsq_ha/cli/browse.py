@@ -100,7 +100,7 @@ def browse(
     follow: bool,
     as_json: bool | None,
     **wanted: Any,  # noqa: ANN401 - the fields of MessageFilter
-) -> None:
+) -> int:
     """Show messages that TOPIC holds: the latest, the oldest, or those at a time or an offset.
 
     They are read from the logs of the partitions. No channel is created, moved or changed, and nobody misses a message.
@@ -123,8 +123,7 @@ def browse(
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     work = _browse(cluster, topic, begin, show, which, count=count, is_around=around is not None, follow=follow)
-    if run(work, stopped=0 if follow else None):
-        raise click.exceptions.Exit(NOT_YET)
+    return NOT_YET if run(work, stopped=0 if follow else None) else 0
 
 
 async def _browse(

@@ -47,7 +47,7 @@ def _command(*options: _Decorator, name: str | None = None) -> Callable[[Callabl
 @click.argument("topic", type=TOPIC)
 @cluster_options
 @json_option
-def list_channels(topic: str, cluster: ClusterAccess, as_json: bool | None) -> None:
+def list_channels(topic: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     """List the channels of TOPIC, with what waits in them. Exit code 1 if an nsqd does not say what it has."""
     found = run(describe_topic(cluster, topic))
     is_lacking = tell_silence(found)
@@ -57,8 +57,7 @@ def list_channels(topic: str, cluster: ClusterAccess, as_json: bool | None) -> N
         totals = tuple(ChannelStats(each, 0, 0, 0, 0, 0, 0, 0, paused=False, skipped=False) for each in names)
     rows = [FigureRow(topic=topic, channel=each, lag=each.lag(now)) for each in totals]
     print_rows(rows, _as_dict, [CHANNEL_COLUMN, *FIGURES], as_json=as_json, empty=f"{topic} has no channels")
-    if is_lacking:
-        raise click.exceptions.Exit(1)
+    return is_lacking
 
 
 @_command(_TIMEOUT)

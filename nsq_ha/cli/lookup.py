@@ -221,7 +221,7 @@ async def _ask(cluster: ClusterAccess, url: str, topic: str) -> View:
 @click.argument("topic", type=TOPIC)
 @cluster_options
 @json_option
-def lookup(topic: str, cluster: ClusterAccess, as_json: bool | None) -> None:
+def lookup(topic: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     """Show the answers of every nsqlookupd about TOPIC, including those that the given ones list.
 
     Exit code 1 if one does not answer or does not know the topic, or if the answers differ; within 3 seconds
@@ -242,8 +242,7 @@ def lookup(topic: str, cluster: ClusterAccess, as_json: bool | None) -> None:
         _print(topic, views)
     if is_unknown(views):
         raise click.ClickException(str(TopicNotFoundError.named(topic)))
-    if any(view.error is not None for view in views) if is_plain else not agree(views):
-        raise click.exceptions.Exit(1)
+    return any(view.error is not None for view in views) if is_plain else not agree(views)
 
 
 def _as_dict(view: View, views: Sequence[View]) -> dict[str, Any]:

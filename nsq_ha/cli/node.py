@@ -78,7 +78,7 @@ def _as_dict(each: NsqdView) -> dict[str, object]:
 @node.command("list")
 @cluster_options
 @json_option
-def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> None:
+def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> bool:
     """List the nsqds: health, version, addresses, the partitions that each leads and follows, tombstones.
 
     It leads with what is wrong. An nsqd that answered within the last day, and is not listed now, is listed as gone.
@@ -93,8 +93,7 @@ def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> None:
     for each in found:
         click.echo(clean(each.sentence(reading.at)), err=True)
     print_rows(nsqds, _as_dict, _columns(nsqds, reading.at), as_json=as_json, empty=empty)
-    if any(each.is_bad for each in found) or any(each.health != "OK" for each in nsqds):
-        raise click.exceptions.Exit(1)
+    return any(each.is_bad for each in found) or any(each.health != "OK" for each in nsqds)
 
 
 async def _look(admin: AdminClient, cluster: ClusterAccess) -> Reading:
@@ -161,7 +160,7 @@ _HELD: Final = (
 @click.argument("nsqd", metavar="NSQD")
 @cluster_options
 @json_option
-def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> None:
+def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     """Show what NSQD has of each topic: partitions, messages, depths, clients, tombstones.
 
     NSQD is its address for TCP, host:port, as `node list` shows it. Exit code 1 if it does not answer.
@@ -177,7 +176,7 @@ def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> None:
     if each.health != "OK":
         reason = f"does not answer: {each.said.error}" if each.said.error else f"is not healthy: {each.health}"
         click.echo(f"warning: nsqd {clean(f'{each.address} {reason}')}", err=True)
-        raise click.exceptions.Exit(1)
+    return each.health != "OK"
 
 
 # ---------------------------------------------------------------- tombstones

@@ -106,7 +106,7 @@ _TAIL_GROWTH: Final = 8
 @click.option("--stop-on-error", is_flag=True, help="Stop publishing after the first failed line.")
 @cluster_options
 @metrics_option
-def pub(topic: str, cluster: ClusterAccess, **options: object) -> None:
+def pub(topic: str, cluster: ClusterAccess, **options: object) -> bool:
     """Publish standard input to TOPIC, one message per line; empty lines are skipped.
 
     On a plain (upstream) cluster this creates the topic; there are no partitions, keys, traces, headers and tags.
@@ -122,9 +122,7 @@ def pub(topic: str, cluster: ClusterAccess, **options: object) -> None:
     check_usage(chosen)
     if sys.stdin is None:
         raise click.ClickException("standard input is closed: there is nothing to publish")
-    failed = run(_pub(topic, cluster, sys.stdin.buffer, chosen))
-    if failed:
-        raise click.exceptions.Exit(1)
+    return run(_pub(topic, cluster, sys.stdin.buffer, chosen)) > 0
 
 
 async def _pub(topic: str, cluster: ClusterAccess, stream: BinaryIO, options: PubOptions) -> int:

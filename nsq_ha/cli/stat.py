@@ -46,7 +46,7 @@ class StatOptions:
 @click.option("-n", "--count", type=click.IntRange(1), help="With --watch: end after this many times.")
 @cluster_options
 @json_option
-def stat(cluster: ClusterAccess, as_json: bool | None, **options: object) -> None:
+def stat(cluster: ClusterAccess, as_json: bool | None, **options: object) -> bool:
     """Show depth, messages in flight, requeues, timeouts and clients of TOPIC, or of all topics.
 
     A row is a channel, over all partitions. Where the terminal is narrow, columns are left out; JSON has all. Exit code
@@ -57,9 +57,8 @@ def stat(cluster: ClusterAccess, as_json: bool | None, **options: object) -> Non
         raise click.UsageError("--count needs --watch")
     if chosen.clients and chosen.watch:
         raise click.UsageError("give --clients or --watch, not both")
-    lacks = run(_stat(cluster, chosen), stopped=0 if chosen.watch else None, has_end=chosen.count is not None)
-    if lacks and not chosen.watch:
-        raise click.exceptions.Exit(1)
+    lacks = run(_stat(cluster, chosen), stopped=False if chosen.watch else None, has_end=chosen.count is not None)
+    return lacks and not chosen.watch
 
 
 async def _stat(cluster: ClusterAccess, options: StatOptions) -> bool:

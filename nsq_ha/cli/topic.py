@@ -279,7 +279,7 @@ def list_topics(cluster: ClusterAccess, as_json: bool | None) -> None:
 @click.argument("name", type=TOPIC)
 @cluster_options
 @json_option
-def describe(name: str, cluster: ClusterAccess, as_json: bool | None) -> None:
+def describe(name: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     """Show partitions, leaders, replicas, channels and depths of the topic NAME.
 
     On a plain (upstream) cluster, show the channels and depths of each nsqd that has it.
@@ -294,8 +294,7 @@ def describe(name: str, cluster: ClusterAccess, as_json: bool | None) -> None:
         _print_plain(found)
     else:
         _print_description(found)
-    if is_lacking:
-        raise click.exceptions.Exit(1)
+    return is_lacking
 
 
 @topic.command()

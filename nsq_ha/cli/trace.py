@@ -371,7 +371,7 @@ def report(
     master: str | None,
     as_json: bool | None,
     **options: Any,  # noqa: ANN401 - what ReportOptions takes
-) -> None:
+) -> bool:
     """Read trace logs of the SDK, logs of nsqds, or both, and report what happened to the messages.
 
     LOGS are files, folders and patterns of this machine, or URLs of any file system that Spark knows, such as
@@ -399,8 +399,7 @@ def report(
         print_json(found.as_dict())
     else:
         print_report(found, out)
-    if not found.is_ok:
-        raise click.exceptions.Exit(1)
+    return not found.is_ok
 
 
 def print_report(found: TraceReport, out: str | None) -> None:

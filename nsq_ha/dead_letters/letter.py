@@ -171,14 +171,7 @@ def _of_headers(body: bytes, headers: Mapping[str, object], tag: str | None, nam
         own |= {PREFIX + key: value for key, value in earlier[0].items()}
         if len(earlier) > 1:
             own[f"{PREFIX}previous"] = json.dumps(earlier[1:], separators=(",", ":"))
-    return DeadLetter(
-        body=body,
-        headers=own,
-        tag=tag,
-        ext=_ext(fields, name),
-        provenance=provenance_of(fields, name),
-        format="headers",
-    )
+    return _letter(fields, name, body=body, headers=own, tag=tag, format="headers")
 
 
 def _of_envelope(text: bytes, body: bytes, name: str) -> DeadLetter:
@@ -195,14 +188,11 @@ def _of_envelope(text: bytes, body: bytes, name: str) -> DeadLetter:
     headers, tag = fields.get("headers", {}), fields.get("tag")
     if not isinstance(headers, dict) or not isinstance(tag, str | None):
         raise DeadLetterError(f"{name} is a damaged dead letter: its headers are not a JSON object, or its tag no text")
-    return DeadLetter(
-        body=body,
-        headers=headers,
-        tag=tag,
-        ext=_ext(fields, name),
-        provenance=provenance_of(fields, name),
-        format="envelope",
-    )
+    return _letter(fields, name, body=body, headers=headers, tag=tag, format="envelope")
+
+
+def _letter(fields: Mapping[str, object], name: str, **message: Any) -> DeadLetter:  # noqa: ANN401 - its other fields
+    return DeadLetter(ext=_ext(fields, name), provenance=provenance_of(fields, name), **message)
 
 
 def _ext(fields: Mapping[str, object], name: str) -> bytes | None:
