@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,7 @@ import click
 from nsq_ha.admin import AdminClient, ChannelStats
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.cli.lookup import describe_topic, require_topic, tell_silence
-from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, with_options, yes_option
+from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, command_of, confirm, json_option, yes_option
 from nsq_ha.cli.output import CHANNEL as CHANNEL_COLUMN
 from nsq_ha.cli.output import FIGURES, print_rows
 from nsq_ha.cli.running import run
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.options.start_from import StartFrom
-
-    _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 _TIMEOUT = click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait until all servers show it.")
 
@@ -37,10 +36,8 @@ def channel() -> None:
     """
 
 
-def _command(*options: _Decorator, name: str | None = None) -> Callable[[Callable[..., None]], click.Command]:
-    """Return a decorator for a command of TOPIC and CHANNEL, with these options and those of the cluster."""
-    arguments = click.argument("topic", type=TOPIC), click.argument("name", metavar="CHANNEL", type=CHANNEL)
-    return lambda call: channel.command(name)(with_options(cluster_options(call), *arguments, *options))
+_ARGUMENTS = click.argument("topic", type=TOPIC), click.argument("name", metavar="CHANNEL", type=CHANNEL)
+_command = partial(command_of, channel, *_ARGUMENTS)
 
 
 @channel.command("list")

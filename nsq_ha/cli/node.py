@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nsq_ha.admin.causes import incidents
-from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
+from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, command_of, confirm, json_option, yes_option
 from nsq_ha.cli.output import FigureColumn, age, clean, number, print_rows
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import keep, look, recall
@@ -184,22 +184,15 @@ def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
 _TIMEOUT: Final = click.option(
     "--timeout", type=SECONDS, default=30.0, help="Seconds to wait until all nsqlookupds show it."
 )
-
-
-def _of_one_topic(call: Any) -> Any:  # noqa: ANN401 - a decorator of click
-    """Add the arguments NSQD and TOPIC, and the time limit."""
-    return click.argument("nsqd", metavar="NSQD")(click.argument("topic", type=TOPIC)(_TIMEOUT(call)))
-
-
-@node.command()
-@_of_one_topic
-@click.option(
+_DELETE: Final = click.option(
     "--delete",
     is_flag=True,
     help="Then delete the topic with its messages at this nsqd. Only on a plain (upstream) cluster.",
 )
-@yes_option
-@cluster_options
+_ARGUMENTS: Final = click.argument("nsqd", metavar="NSQD"), click.argument("topic", type=TOPIC)
+
+
+@command_of(node, *_ARGUMENTS, _TIMEOUT, _DELETE, yes_option)
 def tombstone(nsqd: str, topic: str, cluster: ClusterAccess, *, timeout: float, delete: bool, yes: bool) -> None:
     """Hide NSQD from those who look TOPIC up, for example before it goes out of service.
 
@@ -214,9 +207,7 @@ def tombstone(nsqd: str, topic: str, cluster: ClusterAccess, *, timeout: float, 
     click.echo(f"tombstoned {nsqd} for {topic}{f', and deleted {topic} there' if delete else ''}", err=True)
 
 
-@node.command()
-@_of_one_topic
-@cluster_options
+@command_of(node, *_ARGUMENTS, _TIMEOUT)
 def restore(nsqd: str, topic: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Let those who look TOPIC up find NSQD again: the opposite of `tombstone`.
 
@@ -226,9 +217,7 @@ def restore(nsqd: str, topic: str, cluster: ClusterAccess, *, timeout: float) ->
     click.echo(f"restored {nsqd} for {topic}", err=True)
 
 
-@node.command()
-@click.argument("server", metavar="NSQD")
-@cluster_options
+@command_of(node, click.argument("server", metavar="NSQD"))
 def forget(server: str, cluster: ClusterAccess) -> None:
     """Forget NSQD, an nsqd or the URL of an nsqlookupd that was removed for good: nothing misses it any more.
 

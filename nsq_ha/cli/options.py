@@ -126,6 +126,13 @@ def cluster_options(command: _Command) -> _Command:
     return with_options(cast("_Command", call), _lookupd_option, *_CERTIFICATES, _SECRET)
 
 
+def command_of(
+    group: click.Group, *options: Callable[[_Command], _Command], name: str | None = None
+) -> Callable[[_Command], click.Command]:
+    """Return a decorator for a command of a group: with these arguments and options, and those of the cluster."""
+    return lambda call: group.command(name)(with_options(cluster_options(call), *options))
+
+
 # ---------------------------------------------------------------- the output
 
 _OUTPUT: Final = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -10,7 +11,7 @@ from nsq_ha.admin.reading import FigureRow
 from nsq_ha.admin.topics import MAX_REPLICAS, USUAL_REPLICAS, settings_of
 from nsq_ha.admin.words import counted, partly, some
 from nsq_ha.cli.lookup import NO_NSQD, describe_topic, tell_silence
-from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
+from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, command_of, confirm, json_option, yes_option
 from nsq_ha.cli.output import (
     FigureColumn,
     clean,
@@ -65,6 +66,10 @@ _CHANNEL_COLUMNS: Final = ("channel", "part", "nsqd", "depth", "in flight", "def
 @click.group(short_help="List, create, change and delete topics.")
 def topic() -> None:
     """Create, list, describe, change and delete topics."""
+
+
+_command = partial(command_of, topic, click.argument("name", type=TOPIC))
+_TIMEOUT = click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for all nsqds.")
 
 
 @topic.command()
@@ -172,10 +177,7 @@ def move_leader(
         click.echo(f"{name}-{partition} is now led by {leader.address}")
 
 
-@topic.command()
-@click.argument("name", type=TOPIC)
-@click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for all nsqds.")
-@cluster_options
+@_command(_TIMEOUT)
 def pause(name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Hold the messages of the plain topic NAME back from its channels, until `resume`. Publishing goes on.
 
@@ -185,21 +187,14 @@ def pause(name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     click.echo(f"paused {name}", err=True)
 
 
-@topic.command()
-@click.argument("name", type=TOPIC)
-@click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for all nsqds.")
-@cluster_options
+@_command(_TIMEOUT)
 def resume(name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Let the messages of the paused plain topic NAME go to its channels."""
     _change(cluster, name, f"resuming {name}", lambda admin: admin.unpause_topic(name, timeout=timeout))
     click.echo(f"resumed {name}", err=True)
 
 
-@topic.command()
-@click.argument("name", type=TOPIC)
-@click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for all nsqds.")
-@yes_option
-@cluster_options
+@_command(_TIMEOUT, yes_option)
 def empty(name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
     """Drop the messages of the plain topic NAME that are in no channel yet.
 
@@ -297,10 +292,7 @@ def describe(name: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     return is_lacking
 
 
-@topic.command()
-@click.argument("name", type=TOPIC)
-@yes_option
-@cluster_options
+@_command(yes_option)
 def delete(name: str, cluster: ClusterAccess, *, yes: bool) -> None:
     """Delete the topic NAME with all its messages.
 
