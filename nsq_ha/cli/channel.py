@@ -11,7 +11,7 @@ import click
 from nsq_ha.admin import AdminClient, ChannelStats
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.cli.lookup import describe_topic, require_topic, tell_silence
-from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, command_of, confirm, json_option, yes_option
+from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, command_of, confirm, yes_option
 from nsq_ha.cli.output import CHANNEL as CHANNEL_COLUMN
 from nsq_ha.cli.output import FIGURES, print_rows
 from nsq_ha.cli.running import run
@@ -40,10 +40,7 @@ _ARGUMENTS = click.argument("topic", type=TOPIC), click.argument("name", metavar
 _command = partial(command_of, channel, *_ARGUMENTS)
 
 
-@channel.command("list")
-@click.argument("topic", type=TOPIC)
-@cluster_options
-@json_option
+@command_of(channel, _ARGUMENTS[0], name="list", shows=True)
 def list_channels(topic: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     """List the channels of TOPIC, with what waits in them. Exit code 1 if an nsqd does not say what it has."""
     found = run(describe_topic(cluster, topic))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nsq_ha.admin.causes import incidents
-from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, command_of, confirm, json_option, yes_option
+from nsq_ha.cli.options import SECONDS, TOPIC, command_of, confirm, yes_option
 from nsq_ha.cli.output import FigureColumn, age, clean, number, print_rows
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import keep, look, recall
@@ -75,9 +75,7 @@ def _as_dict(each: NsqdView) -> dict[str, object]:
     }
 
 
-@node.command("list")
-@cluster_options
-@json_option
+@command_of(node, name="list", shows=True)
 def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> bool:
     """List the nsqds: health, version, addresses, the partitions that each leads and follows, tombstones.
 
@@ -156,10 +154,7 @@ _HELD: Final = (
 )
 
 
-@node.command()
-@click.argument("nsqd", metavar="NSQD")
-@cluster_options
-@json_option
+@command_of(node, click.argument("nsqd", metavar="NSQD"), shows=True)
 def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     """Show what NSQD has of each topic: partitions, messages, depths, clients, tombstones.
 

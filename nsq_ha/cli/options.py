@@ -126,13 +126,6 @@ def cluster_options(command: _Command) -> _Command:
     return with_options(cast("_Command", call), _lookupd_option, *_CERTIFICATES, _SECRET)
 
 
-def command_of(
-    group: click.Group, *options: Callable[[_Command], _Command], name: str | None = None
-) -> Callable[[_Command], click.Command]:
-    """Return a decorator for a command of a group: with these arguments and options, and those of the cluster."""
-    return lambda call: group.command(name)(with_options(cluster_options(call), *options))
-
-
 # ---------------------------------------------------------------- the output
 
 _OUTPUT: Final = (
@@ -156,6 +149,21 @@ def json_option(command: _Command) -> _Command:
         return command(*arguments, as_json=as_json if output is None else output == "json", **options)
 
     return with_options(cast("_Command", call), *_OUTPUT)
+
+
+def command_of(
+    group: click.Group, *options: Callable[[Any], Any], name: str | None = None, shows: bool = False
+) -> Callable[[Callable[..., object]], click.Command]:
+    """Return a decorator for a command of a group: with these arguments and options, and those of the cluster.
+
+    Args:
+        group: The group.
+        *options: Its own arguments and options, in the order of its help.
+        name: Its name, if it is not that of the function.
+        shows: Whether it shows something, as JSON or as tables.
+    """
+    shared = (cluster_options, json_option) if shows else (cluster_options,)
+    return lambda call: group.command(name)(with_options(call, *options, *shared))
 
 
 # ---------------------------------------------------------------- destructive commands

@@ -257,9 +257,7 @@ def create(name: str, cluster: ClusterAccess, as_json: bool | None, **options: A
         _print_leaders(view, f"created {name}", as_json=as_json)
 
 
-@topic.command("list")
-@cluster_options
-@json_option
+@command_of(topic, name="list", shows=True)
 def list_topics(cluster: ClusterAccess, as_json: bool | None) -> None:
     """List all topics."""
     topics = sorted(run(cluster.ask(lambda admin: admin.topics())), key=lambda info: info.name)
@@ -270,10 +268,7 @@ def list_topics(cluster: ClusterAccess, as_json: bool | None) -> None:
         print_table(["topic", "ordered", "extended"], [(i.name, i.ordered, i.extend_support) for i in topics])
 
 
-@topic.command()
-@click.argument("name", type=TOPIC)
-@cluster_options
-@json_option
+@_command(shows=True)
 def describe(name: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     """Show partitions, leaders, replicas, channels and depths of the topic NAME.
 
