@@ -11,12 +11,13 @@ import pytest
 from _pytest.logging import LogCaptureHandler
 from hypothesis import settings
 
-from nsq_ha.base import aside, redaction, unexpected
+from nsq_ha.base import aside
 from tests.spark_host import SparkHost
 from tests.support import programs
 from tests.support.chance import examples_of_the_tree_alone
 from tests.support.chromium import chromium
 from tests.support.full import FULL, mark_cases
+from tests.support.inside import forget_errors, forget_secrets
 from tests.support.loops import LOOPS
 
 
@@ -36,8 +37,8 @@ def nothing_is_remembered() -> Iterator[None]:
     A test that runs twice in a process would see its error counted, not logged in full.
     """
     yield
-    redaction.forget()
-    unexpected.forget()
+    forget_secrets()
+    forget_errors()
 
 
 @pytest.fixture

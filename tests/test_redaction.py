@@ -9,7 +9,7 @@ import pickle
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -53,6 +53,7 @@ from nsq_ha.spark.pull.calls import Answers, PullRefused
 from nsq_ha.spark.pull.serving import AnswerWriter
 from tests.engine.lookups.loopback import Fake
 from tests.spark.test_pull import source
+from tests.support.inside import forget_secrets
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, Publish, Subscribe, error, message_data, response
 from tests.support.recorder import Recorder
 from tests.support.stage import TOPIC, Stage
@@ -78,15 +79,6 @@ FORMS: Final[dict[str, str]] = {
     "hexadecimal, upper case": DATA.hex().upper(),
 }
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-
-
-@pytest.fixture(autouse=True)
-def registry() -> Iterator[None]:
-    redaction.forget()
-    unexpected.forget()
-    yield
-    redaction.forget()
-    unexpected.forget()
 
 
 def assert_hidden(*texts: object) -> None:
@@ -254,9 +246,9 @@ def test_options_as_a_dict_do_not_show_it() -> None:
 
 def test_a_task_of_spark_conceals_it_before_it_asks_anybody() -> None:
     data = pickle.dumps(ReadOptions(connection=ConnectionOptions(auth_secret=SECRET)))
-    redaction.forget()
+    forget_secrets()
     assert pickle.loads(data).connection == ConnectionOptions(auth_secret=SECRET)  # noqa: S301 - our own
-    redaction.forget()
+    forget_secrets()
     pickle.loads(data)  # noqa: S301
     assert redaction.redact(SECRET) == "***"
 
@@ -264,7 +256,7 @@ def test_a_task_of_spark_conceals_it_before_it_asks_anybody() -> None:
 def test_a_client_conceals_it_before_it_asks_anybody() -> None:
     """Options of another process had hidden it there, and here only when it was sent."""
     data = pickle.dumps(ProducerConfig(lookupd=("127.0.0.1:1",), auth_secret=SECRET))
-    redaction.forget()
+    forget_secrets()
     Producer(config=pickle.loads(data))  # noqa: S301 - our own
     assert redaction.redact(SECRET) == "***"
 
@@ -424,7 +416,7 @@ async def test_spark_does_not_show_it(nsqd: FakeNsqd, echo: bytes) -> None:
         link = BlockingConnection(Node("127.0.0.1", nsqd.port, 1), ConnectionOptions(auth_secret=SECRET))
         try:
             link.open()
-            redaction.forget()
+            forget_secrets()
             link.close()
             link.open()  # the secret of options that were unpickled is concealed when it is sent
             link.request(SubAdvanced(TOPIC, "ch", 0, None), time.monotonic() + LIMIT)

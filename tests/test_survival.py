@@ -2,13 +2,12 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 
 from nsq_ha import Backoff, Producer
-from nsq_ha.base import unexpected
 from nsq_ha.consumer.answers import Answering
 from nsq_ha.consumer.connecting import Connecting
 from nsq_ha.consumer.machine import ConsumerMachine
@@ -73,14 +72,11 @@ CONSUMER: Final[dict[str, tuple[object, str]]] = {
 
 
 @pytest.fixture(autouse=True)
-async def unreported(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     # Most of their time would be pauses between lookups, and stacks that asyncio keeps for each callback.
     monkeypatch.setattr(timing, "QUICK_GAP", 0.04)
     monkeypatch.setattr(timing, "SLOW_GAP", 0.1)
     asyncio.get_running_loop().set_debug(False)
-    unexpected.forget()
-    yield
-    unexpected.forget()
 
 
 class Flaky:

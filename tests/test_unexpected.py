@@ -1,20 +1,12 @@
 """An error that nobody foresaw is logged with its traceback once, then counted."""
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from nsq_ha.base import unexpected
 
 log = logging.getLogger("nsq_ha.test")
-
-
-@pytest.fixture(autouse=True)
-def unreported() -> Iterator[None]:
-    unexpected.forget()
-    yield
-    unexpected.forget()
 
 
 def test_the_traceback_comes_once_and_then_the_number_when_it_doubles(caplog: pytest.LogCaptureFixture) -> None:

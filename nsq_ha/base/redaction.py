@@ -130,15 +130,6 @@ def trace_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def forget() -> None:
-    """Forget all secrets."""
-    global _changes, _secrets  # noqa: PLW0603 - see conceal()
-    with _lock:
-        _secrets = {}
-        _changes += 1
-        _kept.cache_clear()
-
-
 def _forms(secret: str) -> tuple[str, ...]:
     """Return the forms in which a server may return a secret."""
     secret = str(secret)  # one of the options hides itself from repr()

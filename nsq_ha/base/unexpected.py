@@ -71,12 +71,6 @@ def without_frames(error: E) -> E:
     return error
 
 
-def forget() -> None:
-    """Reset the counts; the next error is logged in full."""
-    with _lock:
-        _counts.clear()
-
-
 def _count(where: str, error: BaseException) -> int:
     key = (where, type(error))
     with _lock:

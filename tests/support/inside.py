@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from nsq_ha import Consumer, Producer
+from nsq_ha.base import redaction, unexpected
 from nsq_ha.consumer.inflight import ReadPartition
 from nsq_ha.consumer.machine import ConsumerMachine
 from nsq_ha.consumer.shell import ConsumerShell
@@ -105,3 +106,12 @@ def watched_sockets() -> int:
 def tls_in_memory() -> int:
     """Count the TLS connections of clients that are in memory, open or not; each has 256 KiB for what it reads."""
     return sum(isinstance(each, SSLProtocol) and not each._server_side for each in gc.get_objects())
+
+
+def forget_secrets() -> None:
+    redaction._secrets, redaction._changes = {}, redaction._changes + 1
+
+
+def forget_errors() -> None:
+    """Have the next unexpected error logged in full."""
+    unexpected._counts.clear()
