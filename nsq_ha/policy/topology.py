@@ -271,12 +271,11 @@ def merge(previous: TopicView | None, answers: Sequence[LookupAnswer], *, topic:
         return _denied(old, ranked)
     meta, pending = _merge_meta(old, ranked)
     leaders, last_known = _merge_leaders(old, ranked, meta)
-    settled = pending == Pending() and meta is not None
     return TopicView(
         topic=old.topic,
         meta=meta,
         leaders=MappingProxyType(leaders),
-        complete=settled and meta is not None and all(number in leaders for number in range(meta.partition_num)),
+        complete=meta is not None and pending == Pending() and leaders.keys() >= set(range(meta.partition_num)),
         exists=True,
         last_known=MappingProxyType(last_known),
         note=next((answer.note for answer in ranked if answer.note), ""),
@@ -315,11 +314,11 @@ def _denied(old: TopicView, answers: Sequence[LookupAnswer]) -> TopicView:
 
 
 def _merge_meta(old: TopicView, ranked: Sequence[LookupAnswer]) -> tuple[TopicMeta | None, Pending]:
-    found = [(answer, answer.meta) for answer in ranked if answer.meta is not None]
+    found = [(answer.leads, answer.meta) for answer in ranked if answer.meta is not None]
     if not found:
         return old.meta, Pending()
     numbers = [meta.partition_num for _, meta in found]
-    led = found[0][0].leads
+    led, best = found[0]
     number = numbers[0] if led else max(numbers)
     pending = Pending()
     if number != old.partition_num:
@@ -332,15 +331,10 @@ def _merge_meta(old: TopicView, ranked: Sequence[LookupAnswer]) -> tuple[TopicMe
             number = old.partition_num
     if not number:
         return None, pending
-    flags = [meta for _, meta in found]
-    known = old.meta if old.meta is not None else flags[0]
+    known = old.meta or best
     # Without the leading one, keep settings that some answer still confirms.
-    kind = (
-        flags[0]
-        if led or not any(dataclasses.replace(meta, partition_num=known.partition_num) == known for meta in flags)
-        else known
-    )
-    return dataclasses.replace(kind, partition_num=number), pending
+    is_confirmed = any(dataclasses.replace(meta, partition_num=known.partition_num) == known for _, meta in found)
+    return dataclasses.replace(best if led or not is_confirmed else known, partition_num=number), pending
 
 
 def _rounds_needed(settled: int, number: int, numbers: Sequence[int], *, led: bool, listed: bool) -> int | None:
