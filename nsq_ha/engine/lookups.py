@@ -12,7 +12,6 @@ Source: server failures 3.6, 4.1.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ from nsq_ha.engine.engine import Engine
 from nsq_ha.engine.lookup_log import log_changes
 from nsq_ha.engine.new_partitions import NewPartitions
 from nsq_ha.engine.observe import SILENT, Observer
-from nsq_ha.engine.waiting import is_foreign
+from nsq_ha.engine.waiting import is_foreign, wait_until_set
 from nsq_ha.errors import ClosedError, DiscoveryError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
 from nsq_ha.options.checks import check_topic
@@ -258,9 +257,7 @@ class TopicWatch:
         while True:
             while (wait := self._until_due()) > 0:
                 self._sooner.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait):
-                        await self._sooner.wait()
+                await wait_until_set(self._sooner, wait)
             async with self._engine.in_flight:
                 await self._round()
             await asyncio.sleep(0)  # waiters whose condition is met leave first, and the pace depends on the others

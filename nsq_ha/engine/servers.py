@@ -16,7 +16,6 @@ Source: server failures 3.6, 4.1; server protocol 11.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import random
@@ -31,6 +30,7 @@ from nsq_ha.base.unexpected import report_unexpected, without_frames
 from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.engine.names import addresses
+from nsq_ha.engine.waiting import wait_until_set
 from nsq_ha.errors import ConfigError, LookupUnavailableError
 from nsq_ha.events import Event, LookupdFailed, LookupdRecovered
 from nsq_ha.options.checks import is_ip
@@ -261,9 +261,7 @@ class Servers:
             await self.refresh_lists()
             await asyncio.sleep(LIST_GAP)
             wait = LIST_INTERVAL * (1 - JITTER * random.random()) - LIST_GAP  # noqa: S311 - spreads load
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._list_wanted.wait()
+            await wait_until_set(self._list_wanted, wait)
 
     async def refresh_lists(self) -> None:
         """Request the list of nsqlookupds from every known one, and use those that the lists name."""
@@ -319,9 +317,7 @@ class Servers:
             ConfigError: They belong to several clusters.
         """
         if sum(server.configured for server in self._servers) > 1:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(COMPARE_LIMIT):
-                    await self._compared.wait()
+            await wait_until_set(self._compared, COMPARE_LIMIT)
         self.check()
 
     def check(self) -> None:

@@ -152,11 +152,8 @@ class TcpStream(asyncio.BufferedProtocol):
                 limit,
                 lambda each: loop.create_connection(lambda: cls(receiver, on_lost), each, port, local_addr=source),
             )
-        except (
-            OSError,
-            ValueError,
-            OverflowError,
-        ) as error:  # a resolver raises the latter two for an invalid name or port
+        except (OSError, ValueError, OverflowError) as error:
+            # A resolver raises the latter two for an invalid name or port.
             is_out_of_reach = isinstance(error, socket.gaierror) or getattr(error, "errno", None) in _OUT_OF_REACH
             advice = f"; {hint}" if hint and is_out_of_reach else ""
             if local_addr is not None:

@@ -1,8 +1,16 @@
-"""Cancellation: which one is meant for this task, and work that one does not interrupt."""
+"""Waits with a limit, and cancellation: which one is meant for this task, and work that one does not interrupt."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+
+
+async def wait_until_set(event: asyncio.Event, limit: float) -> None:
+    """Wait until ``event`` is set, for ``limit`` seconds at most."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit):
+            await event.wait()
 
 
 async def uninterrupted(work: asyncio.Future[None]) -> None:
