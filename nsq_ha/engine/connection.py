@@ -231,11 +231,11 @@ class Connection:
         else:
             await self._waiter()
 
-    async def _request(self, command: Command) -> bytes:
+    def _request(self, command: Command) -> asyncio.Future[bytes]:
         data = self._protocol.send(command)
         waiter = self._waiter()
         self.write(data)
-        return await waiter
+        return waiter
 
     def _waiter(self) -> asyncio.Future[bytes]:
         if self._ended.done():
@@ -313,9 +313,7 @@ class Connection:
             NsqError: The connection was lost, or nsqd refused.
         """
         if self._stopping is None:
-            data = self._protocol.send(Close())
-            self._stopping = self._waiter()
-            self.write(data)
+            self._stopping = self._request(Close())
         await asyncio.shield(self._stopping)
 
     def keep_alive(self) -> None:

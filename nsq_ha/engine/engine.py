@@ -61,7 +61,6 @@ class Engine:
     The first one that is entered starts it, the last one that closes ends it.
 
     Attributes:
-        lookup_interval: The option.
         observers: Those of the clients that use it. They get the events.
         servers: The known nsqlookupds. None with ``nsqd=``.
         source: The same, or the fixed nodes.
@@ -71,7 +70,6 @@ class Engine:
 
     def __init__(self, config: ClientConfig, key: Hashable) -> None:
         self._key = key
-        self.lookup_interval: float = config.lookup_interval
         self.observers: list[Observer] = []
         self.servers: Servers | None = None
         self.in_flight: asyncio.Semaphore = asyncio.Semaphore(LOOKUPS_AT_ONCE)

@@ -65,6 +65,7 @@ class Lookups:
         channel: The consumer's channel, for events. None for a producer.
 
     Attributes:
+        config: As given.
         access: As given.
         observer: As given.
         channel: As given.
@@ -74,11 +75,11 @@ class Lookups:
     def __init__(
         self, config: ClientConfig, *, access: Access, observer: Observer = SILENT, channel: str | None = None
     ) -> None:
+        self.config: ClientConfig = config
         self.access: Access = access
         self.observer: Observer = observer
         self.channel: str | None = channel
         self.counts: LookupCounts = LookupCounts()
-        self._config = config
         self._engine: Engine | None = None
         self._watches: dict[str, TopicWatch] = {}
         self._is_closed = False
@@ -100,7 +101,7 @@ class Lookups:
         if self._is_closed:
             raise ClosedError(_CLOSED)
         if self._engine is None:
-            self._engine = Engine.join(self._config, self.observer)
+            self._engine = Engine.join(self.config, self.observer)
             if self._engine.servers is not None:
                 await self._engine.servers.started()
 
@@ -172,7 +173,7 @@ class TopicWatch:
         self.leaderless_since: Mapping[int, float] = {}
         self._client = client
         self._engine = engine
-        self._shortest = engine.lookup_interval
+        self._shortest = client.config.lookup_interval
         self._listener: Listener = lambda _: None
         self._is_over = False
         self._loop = asyncio.get_running_loop()
