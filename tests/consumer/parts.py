@@ -1,14 +1,10 @@
 """Doubles of a consumer's parts: a source that keeps the answers, and a shell that leaves messages alone."""
 
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nsq_ha.consumer.inflight import ReadPartition, Subscription
-
-if TYPE_CHECKING:
-    from nsq_ha.message import Message
+from nsq_ha.message import Message
 
 
 class Source:

@@ -1,29 +1,21 @@
 """Whatever text a server sends, and wherever it stands: no log line and no error holds a control character."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
 
 import pytest
 
 from nsq_ha import NsqError
-from nsq_ha.protocol import Identity, Layout, Ready
+from nsq_ha.protocol import Command, Identity, Layout, Ready
 from nsq_ha.protocol.commands import Auth, Identify
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.server.answers import encode_identity
 from tests.engine.lookups.loopback import Fake, list_body, lookup_body
-from tests.support.nsqd import Publish, Script, Subscribe, error, instead, message_data, message_id, response
+from tests.support.nsqd import Peer, Publish, Script, Subscribe, error, instead, message_data, message_id, response
 from tests.support.stage import TOPIC, Stage
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from nsq_ha.protocol import Command
-    from tests.support.nsqd import Peer
 
 FORGED: Final = "ERROR forged"
 HOSTILE: Final = f"x\n\x1b[2J\u202e{FORGED}\r\x9b\0"

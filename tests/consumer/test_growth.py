@@ -1,21 +1,16 @@
 """A consumer that meets a new partition, and one of many partitions: which channels exist when."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
 from nsq_ha.engine.new_partitions import PATIENCE
+from nsq_ha.protocol import Command
 from tests.engine.lookups.loopback import hang
 from tests.support.growing import Growing
 from tests.support.nsqd import LIMIT, Peer, Subscribe
+from tests.support.stage import Stage
 from tests.support.waiting import dawdle, eventually
-
-if TYPE_CHECKING:
-    from nsq_ha.protocol import Command
-    from tests.support.stage import Stage
 
 
 async def test_the_channels_of_others_exist_before_its_own_opens_the_partition_to_producers(stage: Stage) -> None:

@@ -1,22 +1,17 @@
 """A message is recognised by its identity: equal ids of two nsqds are two messages, a copy of a finished one is one."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
+from nsq_ha import Consumer, Message
 from nsq_ha.events import Event, FinishedAgain
 from nsq_ha.policy.redelivery import LOST_WITHIN
 from nsq_ha.protocol import Finish, Identity, Layout, Requeue, Touch
 from tests.support.nsqd import Peer, error, message_id
+from tests.support.stage import Stage
 from tests.support.waiting import dawdle, eventually
 from tests.support.work import work
-
-if TYPE_CHECKING:
-    from nsq_ha import Consumer, Message
-    from tests.support.stage import Stage
 
 HEX = b"0d6f2c4e1a000000"
 """The id that two plain nsqds of one host give to what they receive in the same millisecond."""

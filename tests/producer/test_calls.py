@@ -1,10 +1,9 @@
 """The calls of a producer and the plan of a batch: what is passed on, and the text of each refusal."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,9 +23,6 @@ from tests.support.inside import topics_of
 from tests.support.nsqd import Peer, Publish, error
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import dawdle
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NODES = tuple(Node(f"10.0.0.{number}", 4150, 4151) for number in range(3))
 

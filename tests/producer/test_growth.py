@@ -1,22 +1,17 @@
 """A producer that meets a new partition: the channels of the others exist there before it stores anything."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+
+import pytest
 
 from nsq_ha.engine.new_partitions import PATIENCE
 from nsq_ha.events import ChannelsMissing, Event
+from nsq_ha.protocol import Command
 from tests.engine.lookups.loopback import hang
 from tests.support.growing import Growing
 from tests.support.nsqd import LIMIT, Peer, Publish
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    import pytest
-
-    from nsq_ha.protocol import Command
 
 
 async def test_channels_are_created_before_anything_is_stored(stage: Stage) -> None:

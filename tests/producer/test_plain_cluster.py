@@ -1,22 +1,17 @@
 """Publishing to a plain cluster: to the nsqds that have the topic, or to any."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from nsq_ha import ConfigError
 from nsq_ha.protocol import Pub
 from tests.support.certificates import server_context
-from tests.support.nsqd import Holding
+from tests.support.nsqd import FakeNsqd, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.tls import TLS
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from tests.support.nsqd import FakeNsqd
 
 
 def published(nsqd: FakeNsqd) -> list[Pub]:

@@ -1,23 +1,18 @@
 """The connections of a client whose peers are strangers, down, or bad in turns."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
 
 import pytest
 
 from nsq_ha import Consumer, Producer, StartFrom
 from nsq_ha.engine.connect_limiter import AT_ONCE
+from nsq_ha.protocol import Command
 from nsq_ha.protocol.commands import Identify
 from tests.engine.lookups.loopback import Fake, hang, lookup_body, peer
 from tests.support.nsqd import LIMIT, Peer, Subscribe, error
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import dawdle
-
-if TYPE_CHECKING:
-    from nsq_ha.protocol import Command
 
 PARTITIONS = 8
 STRANGERS = 400

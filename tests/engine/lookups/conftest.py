@@ -1,8 +1,7 @@
 """Servers that end with their test, and a clock that waits for nothing."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
@@ -12,10 +11,6 @@ from tests.engine.lookups.scripted import Stage
 from tests.support.leaks import watch
 from tests.support.log_lines import whole_log_lines
 from tests.support.virtual import loop_for, one_clock
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

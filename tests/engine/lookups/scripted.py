@@ -1,24 +1,17 @@
 """Nsqlookupds with clients that do what a test says."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+
+import httpx
+import pytest
 
 from nsq_ha.engine.answers import LookupdList
+from nsq_ha.engine.lookups import TopicWatch
 from nsq_ha.engine.servers import Servers
 from nsq_ha.events import Event, LookupdFailed, LookupdRecovered
-from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta, TopicView
 from tests.support.waiting import dawdle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import httpx
-    import pytest
-
-    from nsq_ha.engine.lookups import TopicWatch
-    from nsq_ha.policy.topology import TopicView
 
 NODE = Node("127.0.0.1", 4150, 4151)
 

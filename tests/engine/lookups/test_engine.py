@@ -1,9 +1,8 @@
 """What the clients of one event loop share for their lookups, and when they do not."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -16,9 +15,6 @@ from nsq_ha.options.config import ClientConfig
 from tests.engine.lookups.loopback import Fake, list_body, lookup_body
 from tests.engine.lookups.scripted import until
 from tests.support.waiting import turn
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 A = "http://127.0.0.1:1"
 

@@ -1,7 +1,5 @@
 """Requests over HTTP: what is sent, how long they may take, and the text of each error."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
@@ -9,10 +7,11 @@ import logging
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
+import respx
 
 from nsq_ha.engine.http import MAX_BODY_BYTES, _ours, ask, new_client
 from nsq_ha.errors import (
@@ -21,16 +20,9 @@ from nsq_ha.errors import (
     NsqError,
     RemoteProtocolError,
 )
-from tests.engine.lookups.loopback import LIMIT, http_answer
+from tests.engine.lookups.loopback import LIMIT, Fake, http_answer
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    import respx
-
-    from tests.engine.lookups.loopback import Fake
-
-    Serve = Callable[[], Awaitable[Fake]]
+Serve = Callable[[], Awaitable[Fake]]
 
 URL = "http://lookupd.test:4161"
 

@@ -1,16 +1,16 @@
 """Questions to one nsqlookupd: what is sent, and what bad servers can do to us."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import httpx
 import pytest
+import respx
 
 from nsq_ha.engine.http import MAX_BODY_BYTES, ask, new_client
 from nsq_ha.engine.lookupd import Access, LookupClient
@@ -24,19 +24,11 @@ from nsq_ha.errors import (
 )
 from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
-from tests.engine.lookups.loopback import Fake, hang, http_answer, list_body, lookup_body
+from tests.engine.lookups.loopback import Behave, Fake, hang, http_answer, list_body, lookup_body
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.waiting import dawdle
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
-    import respx
-
-    from tests.engine.lookups.loopback import Behave
-
-    Serve = Callable[[], Awaitable[Fake]]
+Serve = Callable[[], Awaitable[Fake]]
 
 URL = "http://lookupd.test:4161"
 

@@ -1,11 +1,10 @@
 """Whether a partition gets the channels of the others: what is asked, what is created, and what is said if it fails."""
 
-from __future__ import annotations
-
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,10 +19,7 @@ from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.engine.lookups.loopback import Fake, hang
 from tests.support.waiting import dawdle, eventually
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    Serve = Callable[[], Awaitable[Fake]]
+Serve = Callable[[], Awaitable[Fake]]
 
 TOPIC = "orders"
 

@@ -3,12 +3,10 @@
 Most nsqlookupds are clients that do what a test says; where HTTP matters they are servers on the loopback.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -21,10 +19,7 @@ from tests.engine.lookups.scripted import Stage, now
 from tests.support.nsqd import LIMIT
 from tests.support.waiting import dawdle, eventually
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    Serve = Callable[[], Awaitable[Fake]]
+Serve = Callable[[], Awaitable[Fake]]
 
 A, B, C = "http://10.0.0.1:4161", "http://10.0.0.2:4161", "http://10.0.0.3:4161"
 SLOW = 5.0

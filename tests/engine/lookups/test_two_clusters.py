@@ -1,9 +1,7 @@
 """nsqlookupds of 2 clusters among the given addresses: noticed by what they answer, and never without proof."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -18,11 +16,8 @@ from tests.engine.lookups.loopback import Fake, hang, list_body, lookup_body, pe
 from tests.engine.lookups.scripted import until
 from tests.support.waiting import eventually
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    Serve = Callable[[], Awaitable[Fake]]
-    Known = Callable[..., Servers]
+Serve = Callable[[], Awaitable[Fake]]
+Known = Callable[..., Servers]
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """What a watch logs, and when it looks up: over servers that answer what a test sets."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -17,9 +16,6 @@ from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE
 from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
 from tests.support.waiting import dawdle, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 A, B = "http://10.0.0.1:4161", "http://10.0.0.2:4161"
 ONE, TWO = Node("10.0.1.1", 4150, 4151), Node("10.0.1.2", 4150, 4151)

@@ -1,30 +1,23 @@
 """When a topic is looked up, which callers are notified, and which failures a watch survives."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from nsq_ha.engine import lookups as module
-from nsq_ha.engine.lookups import Lookups
+from nsq_ha.engine.lookupd import Access
+from nsq_ha.engine.lookups import Lookups, TopicWatch
 from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy import timing
+from nsq_ha.policy.topology import TopicView
 from tests.engine.lookups.loopback import LIMIT, Fake, hang, lookup_body
 from tests.engine.lookups.scripted import until
 from tests.support.waiting import eventually, turn
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from nsq_ha.engine.lookupd import Access
-    from nsq_ha.engine.lookups import TopicWatch
-    from nsq_ha.policy.topology import TopicView
-
-    Serve = Callable[[], Awaitable[Fake]]
-    Start = Callable[..., Awaitable[Lookups]]
+Serve = Callable[[], Awaitable[Fake]]
+Start = Callable[..., Awaitable[Lookups]]
 
 
 @pytest.fixture
