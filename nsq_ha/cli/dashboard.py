@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from nsq_ha.cli.options import Number, cluster_options
+from nsq_ha.cli.options import FILE, Number, cluster_options
 from nsq_ha.cli.running import run
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ TOKEN_VARIABLE: Final = "NSQ_HA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a v
 @click.option("--admin", "may_change", is_flag=True, help="Let those who sign in change the cluster.")
 @click.option(
     "--token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help=f"File with the token to sign in. Default: {TOKEN_VARIABLE}, or a new one, which is printed once.",
 )
 @click.option(
@@ -38,7 +38,7 @@ TOKEN_VARIABLE: Final = "NSQ_HA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a v
     "--trace-log",
     "trace_logs",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Trace log of producers or consumers that a search reads. May be repeated.",
 )
 @click.option(

@@ -6,6 +6,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import click
@@ -63,6 +64,7 @@ PARTITION: Final = click.IntRange(0, MAX_PARTITION_ID)
 
 # ---------------------------------------------------------------- the cluster
 
+FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FILE: Final = click.Path(exists=True, dir_okay=False, readable=True)
 
 

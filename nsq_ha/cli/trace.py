@@ -13,7 +13,7 @@ from nsq_ha.admin.trace_lines import trace_lines
 from nsq_ha.base.identity import partition_of
 from nsq_ha.cli.dead_letters import MessageId
 from nsq_ha.cli.lookup import require_topic
-from nsq_ha.cli.options import TOPIC, Number, cluster_options, json_option
+from nsq_ha.cli.options import FILE, TOPIC, Number, cluster_options, json_option
 from nsq_ha.cli.output import (
     FigureColumn,
     clean,
@@ -86,13 +86,7 @@ def events_of(paths: Iterable[Path], number: int, topic: str | None, *, by_trace
 @click.argument("number", metavar="ID", type=MessageId())
 @click.option("--trace-id", "by_trace", is_flag=True, help="ID is a trace id, not an internal id.")
 @click.option("--topic", type=TOPIC, help="Its topic. Needed to ask the cluster, unless a log names it.")
-@click.option(
-    "--log",
-    "logs",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    multiple=True,
-    help="Trace log of the SDK to search. May be repeated.",
-)
+@click.option("--log", "logs", type=FILE, multiple=True, help="Trace log of the SDK to search. May be repeated.")
 @click.option("--offline", is_flag=True, help="Only search the logs.")
 @from_option("the oldest message; only for a search by trace id, which reads the topic")
 @cluster_options
