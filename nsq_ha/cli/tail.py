@@ -25,7 +25,7 @@ from nsq_ha.cli.reading import (
     taken_from,
 )
 from nsq_ha.cli.running import run
-from nsq_ha.dead_letters import DeadLetter, Provenance
+from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.dead_letters.provenance import fields_of
 from nsq_ha.errors import ConfigError, DeadLetterError, RemoteProtocolError
 
@@ -172,7 +172,11 @@ def letter_as_dict(message: Message, letter: DeadLetter) -> dict[str, Any]:
     entry = _without_body(as_dict(message)) | {"headers": letter.headers, "tag": letter.tag} | _body(letter.body)
     if letter.ext is not None:
         entry["ext_base64"] = base64.b64encode(letter.ext).decode()
-    entry["dead_letter"] = _origin(letter.provenance)
+    origin = letter.provenance
+    entry["dead_letter"] = dataclasses.asdict(origin) | {
+        "id": fields_of(origin)["id"],
+        "given_up_at": origin.given_up_at.isoformat(),
+    }
     return entry
 
 
@@ -189,14 +193,6 @@ def _print_text(message: Message, letter: DeadLetter | None) -> None:
         why = origin.reason if origin.error_type is None else f"{origin.error_type}: {origin.error or ''}"
         story = f"[{where}/{origin.channel} attempts {origin.attempts}, {why}] "
     click.echo(f"{when} [{place}{trace}{again}] {clean(story + body.decode('utf-8', 'backslashreplace'))}")
-
-
-def _origin(origin: Provenance) -> dict[str, Any]:
-    """Return where a dead letter comes from as a dict for JSON."""
-    return dataclasses.asdict(origin) | {
-        "id": fields_of(origin)["id"],
-        "given_up_at": origin.given_up_at.isoformat(),
-    }
 
 
 def _without_body(entry: dict[str, Any]) -> dict[str, Any]:

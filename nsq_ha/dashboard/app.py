@@ -359,15 +359,12 @@ async def serve(
             await asyncio.gather(polling, serving, return_exceptions=True)
 
 
-@contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def _listening(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=128)
+        return socket.create_server((host, port), family=family, backlog=128)
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"the dashboard cannot listen on {host} port {port}: {error}; choose another one") from error
-    with listener:
-        yield listener
 
 
 def _url(listener: socket.socket) -> str:

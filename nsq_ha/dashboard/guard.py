@@ -225,11 +225,8 @@ class Checked:
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
             await send(message)
 
-        refused = self._refusal(scope)
-        if refused is not None:
-            await refused(scope, receive, answer)
-        else:
-            await self._app(scope, receive, answer)
+        app = self._refusal(scope) or self._app
+        await app(scope, receive, answer)
 
     def _refusal(self, scope: Scope) -> Response | None:
         request, path = HTTPConnection(scope), scope["path"]
