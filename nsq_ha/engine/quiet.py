@@ -16,29 +16,18 @@ import asyncio
 import contextlib
 import ssl
 import sys
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from importlib import import_module
 from typing import Any, Final
 
 from nsq_ha.engine.names import addresses, first_open
 
+# It looks as if it were not installed, unless it is loaded already.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+import httpx  # noqa: E402 - as above
 
-@contextlib.contextmanager
-def _without(name: str) -> Iterator[None]:
-    """Let a module look as if it were not installed, unless it is loaded already."""
-    is_loaded = name in sys.modules
-    if not is_loaded:
-        sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if not is_loaded:
-            del sys.modules[name]
-
-
-with _without("httpx._main"):
-    import httpx
+if sys.modules.get("httpx._main") is None:
+    del sys.modules["httpx._main"]
 
 import httpcore  # noqa: E402 - after httpx, as above
 
