@@ -116,8 +116,8 @@ class SingleUseClient(OfOneProcess, ABC):
         """
         stopped = self._stopped()
         if stopped is not None:
-            return health_of(stopped, (), (), patience)
-        return health_of(None, self._troubles(), self._notes(), patience)
+            return Health(is_healthy=False, reason=stopped)
+        return health_of(self._troubles(), self._notes(), patience)
 
     @property
     def is_healthy(self) -> bool:

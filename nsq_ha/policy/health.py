@@ -58,17 +58,14 @@ class Trouble(NamedTuple):
         return f"{self.text} (for {self.seconds:.0f} s)"
 
 
-def health_of(stopped: str | None, troubles: Sequence[Trouble], notes: Sequence[str], patience: float) -> Health:
-    """Return the health of a client.
+def health_of(troubles: Sequence[Trouble], notes: Sequence[str], patience: float) -> Health:
+    """Return the health of a client that is open.
 
     Args:
-        stopped: Why the client cannot work at all. None if it can.
         troubles: Parts that do not work now.
         notes: What else an operator may want to know.
         patience: Seconds after which trouble makes the client unhealthy.
     """
-    if stopped is not None:
-        return Health(is_healthy=False, reason=stopped)
     old = [trouble for trouble in troubles if trouble.seconds >= patience]
     if old:
         return Health(is_healthy=False, reason=_listed(old))

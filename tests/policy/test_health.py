@@ -10,34 +10,30 @@ OLD = Trouble("orders-3", "orders-3 has no leader now", 12.4)
 
 
 @pytest.mark.parametrize(
-    ("stopped", "troubles", "notes", "expected"),
+    ("troubles", "notes", "expected"),
     [
-        (None, [], [], Health(is_healthy=True, reason="ok")),
-        ("closed", [OLD], ["paused"], Health(is_healthy=False, reason="closed")),
-        (None, [OLD], ["paused"], Health(is_healthy=False, reason="orders-3 has no leader now (for 12 s)")),
-        (None, [YOUNG, OLD], [], Health(is_healthy=False, reason="orders-3 has no leader now (for 12 s)")),
-        (None, [YOUNG], [], Health(is_healthy=True, reason="orders-3 has no leader (for 2 s)")),
-        (None, [YOUNG], ["paused"], Health(is_healthy=True, reason="orders-3 has no leader (for 2 s); paused")),
-        (None, [], ["paused"], Health(is_healthy=True, reason="paused")),
+        ([], [], Health(is_healthy=True, reason="ok")),
+        ([OLD], ["paused"], Health(is_healthy=False, reason="orders-3 has no leader now (for 12 s)")),
+        ([YOUNG, OLD], [], Health(is_healthy=False, reason="orders-3 has no leader now (for 12 s)")),
+        ([YOUNG], [], Health(is_healthy=True, reason="orders-3 has no leader (for 2 s)")),
+        ([YOUNG], ["paused"], Health(is_healthy=True, reason="orders-3 has no leader (for 2 s); paused")),
+        ([], ["paused"], Health(is_healthy=True, reason="paused")),
     ],
 )
-def test_the_table(stopped: str | None, troubles: list[Trouble], notes: list[str], expected: Health) -> None:
-    assert health_of(stopped, troubles, notes, 5.0) == expected
+def test_the_table(troubles: list[Trouble], notes: list[str], expected: Health) -> None:
+    assert health_of(troubles, notes, 5.0) == expected
 
 
 def test_trouble_counts_from_the_limit_on() -> None:
-    assert not health_of(None, [Trouble("a-0", "x", 5.0)], [], 5.0)
-    assert health_of(None, [Trouble("a-0", "x", 4.9)], [], 5.0)
-    assert not health_of(None, [Trouble("a-0", "x", 0.0)], [], 0.0)
+    assert not health_of([Trouble("a-0", "x", 5.0)], [], 5.0)
+    assert health_of([Trouble("a-0", "x", 4.9)], [], 5.0)
+    assert not health_of([Trouble("a-0", "x", 0.0)], [], 0.0)
 
 
 def test_a_reason_names_the_longest_troubles_and_counts_the_others() -> None:
     troubles = [Trouble(f"a-{number}", "x", 10.0 + number) for number in range(5)]
-    assert (
-        health_of(None, troubles, [], 5.0).reason
-        == "a-4: x (for 14 s); a-3: x (for 13 s); a-2: x (for 12 s); and 2 more"
-    )
-    three = health_of(None, troubles[:MOST_NAMED], [], 5.0).reason
+    assert health_of(troubles, [], 5.0).reason == "a-4: x (for 14 s); a-3: x (for 13 s); a-2: x (for 12 s); and 2 more"
+    three = health_of(troubles[:MOST_NAMED], [], 5.0).reason
     assert three == "a-2: x (for 12 s); a-1: x (for 11 s); a-0: x (for 10 s)"
 
 
