@@ -42,13 +42,8 @@ class FixedNodes:
         for number, address in enumerate(addresses):
             host, _, port = address.rpartition(":")
             nodes[number] = Node(host.strip("[]"), int(port), 0, is_plain=True)
-        self._answer = LookupAnswer(
-            lookupd="",
-            leads=True,
-            meta=TopicMeta(partition_num=len(nodes), is_partitioned=False),
-            partitions=MappingProxyType(nodes),
-            exists=True,
-        )
+        meta = TopicMeta(partition_num=len(nodes), is_partitioned=False)
+        self._answer = LookupAnswer("", leads=True, meta=meta, partitions=MappingProxyType(nodes))
 
     async def look_up(self, topic: str, access: Access) -> Round:
         """Return the fixed answer without asking a server."""
