@@ -5,7 +5,7 @@ import json
 from typing import Any, Final
 
 from integration.floods.case import Behave, Case
-from tests.engine.lookups.loopback import hang, http_answer
+from tests.engine.lookups.loopback import hang, http_answer, writes
 from tests.support.waiting import dawdle
 
 NOBODY: Final = 1
@@ -94,16 +94,6 @@ _STATUS: Final = {
 }
 
 
-def _writes(data: bytes, *, close: bool = False) -> Behave:
-    async def behave(writer: asyncio.StreamWriter) -> None:
-        writer.write(data)
-        await writer.drain()
-        if close:
-            writer.close()
-
-    return behave
-
-
 async def _slowly(writer: asyncio.StreamWriter) -> None:
     """Write one byte a second."""
     for byte in http_answer(b" " * 1000):
@@ -114,17 +104,17 @@ async def _slowly(writer: asyncio.StreamWriter) -> None:
 _BEHAVES: Final[dict[str, Behave]] = {
     "silence": hang,
     "one byte a second": _slowly,
-    "closed at once": _writes(b"", close=True),
-    "not HTTP": _writes(b"\xff\x00" * 100, close=True),
-    "an nsqd's answer": _writes(b"\0\0\0\x06\0\0\0\0OK", close=True),
-    "a redirect to itself": _writes(http_answer(b"", 302, "Location: /lookup\r\n")),
-    "a redirect elsewhere": _writes(http_answer(b"", 301, "Location: http://127.0.0.1:1/\r\n")),
-    "headers without end": _writes(b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 20_000, close=True),
-    "a length that is none": _writes(b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n{}", close=True),
-    "100 MB announced": _writes(b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n{", close=False),
-    "shorter than announced": _writes(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", close=True),
-    "more than announced": _writes(http_answer(b"{}") + b"more" * 100, close=True),
-    "gzip that is none": _writes(http_answer(b"x" * 100, 200, "Content-Encoding: gzip\r\n")),
+    "closed at once": writes(b""),
+    "not HTTP": writes(b"\xff\x00" * 100),
+    "an nsqd's answer": writes(b"\0\0\0\x06\0\0\0\0OK"),
+    "a redirect to itself": writes(http_answer(b"", 302, "Location: /lookup\r\n"), close=False),
+    "a redirect elsewhere": writes(http_answer(b"", 301, "Location: http://127.0.0.1:1/\r\n"), close=False),
+    "headers without end": writes(b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 20_000),
+    "a length that is none": writes(b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n{}"),
+    "100 MB announced": writes(b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n{", close=False),
+    "shorter than announced": writes(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}"),
+    "more than announced": writes(http_answer(b"{}") + b"more" * 100),
+    "gzip that is none": writes(http_answer(b"x" * 100, 200, "Content-Encoding: gzip\r\n"), close=False),
 }
 
 CASES: Final = (

@@ -155,6 +155,18 @@ class Fake:
         await writer.drain()
 
 
+def writes(data: bytes, *, close: bool = True) -> Behave:
+    """Return what answers with these bytes, and then closes the connection or keeps it."""
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        writer.write(data)
+        await writer.drain()
+        if close:
+            writer.close()
+
+    return behave
+
+
 async def hang(_writer: asyncio.StreamWriter) -> None:
     """Accept and never answer."""
     await asyncio.Event().wait()

@@ -24,7 +24,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
-from tests.engine.lookups.loopback import Behave, Fake, hang, http_answer, list_body, lookup_body
+from tests.engine.lookups.loopback import Behave, Fake, hang, http_answer, list_body, lookup_body, writes
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.waiting import dawdle
 
@@ -169,31 +169,21 @@ async def a_header_without_end(writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
-def raw(data: bytes, *, close: bool = True) -> Behave:
-    async def behave(writer: asyncio.StreamWriter) -> None:
-        writer.write(data)
-        await writer.drain()
-        if close:
-            writer.close()
-
-    return behave
-
-
 @pytest.mark.parametrize(
     ("behave", "wanted"),
     [
         pytest.param(hang, ResponseTimeoutError, id="accepts and is silent"),
         pytest.param(one_byte_a_second, ResponseTimeoutError, id="a byte now and then"),
-        pytest.param(raw(http_answer(b"{}")[:-1], close=False), ResponseTimeoutError, id="cut, then silent"),
-        pytest.param(raw(http_answer(b"{}")[:-1]), ConnectionLostError, id="cut, then closed"),
-        pytest.param(raw(b""), ConnectionLostError, id="closed without a word"),
-        pytest.param(raw(b"\x00\x00\x00\x0a\x00\x00\x00\x00_heartbeat_"), RemoteProtocolError, id="an nsqd"),
-        pytest.param(raw(bytes(range(256)) * 40), RemoteProtocolError, id="garbage"),
+        pytest.param(writes(http_answer(b"{}")[:-1], close=False), ResponseTimeoutError, id="cut, then silent"),
+        pytest.param(writes(http_answer(b"{}")[:-1]), ConnectionLostError, id="cut, then closed"),
+        pytest.param(writes(b""), ConnectionLostError, id="closed without a word"),
+        pytest.param(writes(b"\x00\x00\x00\x0a\x00\x00\x00\x00_heartbeat_"), RemoteProtocolError, id="an nsqd"),
+        pytest.param(writes(bytes(range(256)) * 40), RemoteProtocolError, id="garbage"),
         pytest.param(a_header_without_end, RemoteProtocolError, id="headers without end"),
         pytest.param(
-            raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n"), RemoteProtocolError, id="bad chunk"
+            writes(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n"), RemoteProtocolError, id="bad chunk"
         ),
-        pytest.param(raw(http_answer(b"", 302, "Location: /\r\n")), RemoteProtocolError, id="redirect to itself"),
+        pytest.param(writes(http_answer(b"", 302, "Location: /\r\n")), RemoteProtocolError, id="redirect to itself"),
     ],
 )
 async def test_a_bad_server_costs_no_more_than_the_limit(serve: Serve, behave: Behave, wanted: type[Exception]) -> None:
@@ -235,7 +225,7 @@ async def test_proxies_of_the_environment_and_cookies_are_not_used(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     fake = await serve()
     body = json.dumps(lookup_body({0: 4150})).encode()
-    fake.behave = raw(http_answer(body, headers="Set-Cookie: a=b\r\n"), close=False)
+    fake.behave = writes(http_answer(body, headers="Set-Cookie: a=b\r\n"), close=False)
     async with new_client([fake.url]) as http:
         assert (await LookupClient(fake.url, client=http).lookup("orders")).exists
         assert len(http.cookies.jar) == 0
