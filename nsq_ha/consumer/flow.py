@@ -168,9 +168,8 @@ class Flow:
         """
         if self.is_resting:
             self._look_later(now)
-        if not self.handlers and self._window is None:
-            self._window = now, self.taken
-        elif not self.handlers:
+        if not self.handlers:
+            self._window = self._window or (now, self.taken)
             self._measure(now, in_hand=1)
         if body_bytes > self.usual_bytes:
             self.seen(body_bytes, now)

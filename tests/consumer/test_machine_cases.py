@@ -8,6 +8,7 @@ from nsq_ha.consumer.answers import HasFailed, Said
 from nsq_ha.consumer.inflight import Recipient, WriteFinish, WriteRequeue
 from nsq_ha.consumer.machine import FinishedCopy, Flooded
 from nsq_ha.message import Message, State
+from nsq_ha.policy.redelivery import MOST_UNSETTLED
 from nsq_ha.policy.tls_renewal import Lifetime
 from tests.consumer.test_connections import LOST, ONE, Driven
 
@@ -468,6 +469,29 @@ def test_a_fin_of_an_ordered_channel_whose_message_comes_again_was_without_effec
     driven.now += 4.5
     arrive(driven, message_of(driven))
     assert len(driven.took(FinishedCopy)) == 1
+
+
+def test_of_thousand_fins_a_refusal_names_one_of_the_latest() -> None:
+    driven = reading()
+    conn, known = driven.used(), driven.machine.finished_before.known
+    for number in range(MOST_UNSETTLED + 1):
+        arrive(driven, message_of(driven, number))
+        driven.machine.finish(conn, take(driven))
+        driven.machine.written(conn, driven.now)
+    driven.machine.fin_refused(conn, bytes(16), driven.now)
+    assert not known
+    driven.machine.fin_refused(conn, message_of(driven, MOST_UNSETTLED).id, driven.now)
+    assert len(known) == 1
+
+
+def test_a_large_body_lowers_what_is_asked_for_while_handlers_take_the_messages() -> None:
+    driven = reading(max_in_flight_bytes=1_000_000)
+    driven.machine.flow.used_by(1, driven.now)
+    large = message_of(driven)
+    large.body = bytes(900_000)
+    arrive(driven, large)
+    driven.machine.settle(driven.now)
+    assert driven.used().ready == 1
 
 
 def test_a_message_that_cannot_wait_for_the_end_of_a_pause_goes_back_when_it_arrives() -> None:
