@@ -416,6 +416,16 @@ def test_the_messages_of_many_partitions_are_counted_once_in_a_moment() -> None:
     assert flow.counted(driven.now + 1.0) == 2
 
 
+def test_the_pace_of_tasks_is_not_that_of_handlers_that_begin_after_them() -> None:
+    driven = reading()
+    flow = driven.machine.flow
+    arrive(driven, message_of(driven))
+    take(driven)
+    flow.used_by(1, driven.now)
+    flow.emptied(driven.now + 3.0)
+    assert flow.speed.seconds is None
+
+
 def test_nothing_is_asked_for_after_the_end() -> None:
     driven = reading()
     driven.machine.flow.share(driven.now)
