@@ -185,10 +185,8 @@ class Flow:
 
     def emptied(self, now: float) -> None:
         """Record that the queue is empty and a task waits for messages."""
-        if self._window is not None:
-            if not self.handlers:
-                self._measure(now, in_hand=0)
-            self._window = None
+        self._measure(now, in_hand=0)
+        self._window = None
 
     def handed_out(self, now: float) -> None:
         """Record that a message was handed out; call this from ``check_at`` on."""
