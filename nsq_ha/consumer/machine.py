@@ -209,10 +209,14 @@ class ConsumerMachine(Answering):
             if is_late and before.state is _HANDED_OUT:
                 self.warn_of_long_work(conn.msg_timeout)
             return False
+        self._supersede(before)
+        return True
+
+    def _supersede(self, before: Message) -> None:
+        """Let a delivery have no answer any more, since nsqd has delivered the message again."""
         self.has_stale |= before.state is _QUEUED
         self.deferred.pop(before, None)
         before.state = State.ORPHANED
-        return True
 
     def _expire(self, now: float) -> None:
         """Drop the messages at the head whose time has passed: the server delivers them again, perhaps just now."""
@@ -334,7 +338,11 @@ class ConsumerMachine(Answering):
     def finish_again(self, conn: Subscription, message: Message) -> None:
         """Finish a delivery of a message that was handled before."""
         message.answered = True
-        conn.partition.counts.finished_unhandled += 1
+        counts, before = conn.partition.counts, conn.messages.get(message.id)
+        counts.finished_unhandled += 1
+        if before is not None:
+            counts.timed_out += 1
+            self._supersede(before)
         self.finish(conn, message)
         self.actions.append(FinishedCopy(message))
 

@@ -504,6 +504,22 @@ def test_a_large_body_lowers_what_is_asked_for_while_handlers_take_the_messages(
     assert driven.used().ready == 1
 
 
+def test_of_three_deliveries_the_first_is_finished_and_the_second_is_not_in_flight_any_more() -> None:
+    driven = reading()
+    arrive(driven, message_of(driven))
+    first = take(driven)
+    driven.now += 5.0
+    arrive(driven, message_of(driven))
+    second = take(driven)
+    first.answered = True
+    driven.machine.finish_orphan(first, driven.now)
+    driven.now += 5.0
+    arrive(driven, message_of(driven))
+    assert len(driven.took(FinishedCopy)) == 1
+    assert second.state is State.ORPHANED
+    assert driven.used().partition.counts.timed_out == 2
+
+
 def test_a_message_that_cannot_wait_for_the_end_of_a_pause_goes_back_when_it_arrives() -> None:
     driven = reading(handler_backoff=Backoff(60.0, 60.0, jitter=0.0))
     conn = driven.used()
