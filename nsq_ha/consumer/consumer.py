@@ -104,7 +104,6 @@ class Consumer(SingleUseClient):
         self._hands = Hands(self._shell, self._check_loop)
         self._iterators = Iterators(self._hands)
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
-        self._handling: Handling | None = None
         self._lookups = Lookups(self.config, access="r", observer=self._observer, channel=self.channel)
         self._connecting: Connecting | None = None
         self._is_signalled = False
@@ -289,8 +288,9 @@ class Consumer(SingleUseClient):
         await self._lookups.aclose()
         self._observer.flush()
         clients.closed(self)
-        if self._handling is not None:
-            self._handling.cancel()
+        # Their answers can no longer be sent; workers that wait for a message end by themselves.
+        for task in tuple(self._shell.busy):
+            task.cancel()
 
     async def _cut_off(self, timeout: float = CUT_OFF_TIMEOUT) -> None:
         """Requeue the messages in flight that a plain nsqd would keep until their timeout."""
@@ -511,23 +511,15 @@ class Consumer(SingleUseClient):
         stop_signals = StopSignals(loop, self._stop_gently, self._stop_at_once) if install_signal_handlers else None
         with stop_signals or contextlib.nullcontext():
             with self._shell.running(concurrency):
-                self._handling = handling
-                try:
-                    await handling.run(concurrency)
-                finally:
-                    self._handling = None
-            await self._wait_stopped()
+                await handling.run(concurrency)
+            if self._is_signalled:
+                await self._close.wait()
 
     def _stop_gently(self, signal_name: str) -> None:
         """Close the consumer after a signal."""
         log.info("%s: closing after %s; a second signal closes at once", self._name, signal_name)
         self._is_signalled = True
         self._begin_close()
-
-    async def _wait_stopped(self) -> None:
-        """Wait until the consumer is closed, if a signal closes it."""
-        if self._is_signalled:
-            await self._close.wait()
 
     def _begin_close(self) -> None:
         if not self._close.has_begun:

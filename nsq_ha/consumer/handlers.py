@@ -213,11 +213,6 @@ class Handling:
         self._ended_by: BaseException | None = None
         self._is_warned = False
 
-    def cancel(self) -> None:
-        """Cancel the running handlers, since answers can no longer be sent; the workers that wait end by themselves."""
-        for task in tuple(self._busy):
-            task.cancel()
-
     async def run(self, concurrency: int) -> None:
         """Run ``concurrency`` workers until the messages end.
 

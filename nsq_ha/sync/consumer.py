@@ -103,7 +103,7 @@ class Consumer(Facade[ThreadedConsumer]):
             check_main_thread()
         portal = self._started("run")
         engine = self._client
-        run = partial(engine.run, handler, concurrency=concurrency, install_signal_handlers=install_signal_handlers)
+        run = partial(engine.run, handler, concurrency=concurrency)
         wait_here(portal, run, engine.signals(portal.loop) if install_signal_handlers else None)
 
     @method(described(_run, nsq_ha.Consumer.run))

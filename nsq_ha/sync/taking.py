@@ -72,13 +72,11 @@ class ThreadedConsumer(nsq_ha.Consumer):
         Args:
             handler: The function.
             concurrency: Handlers at a time.
-            install_signal_handlers: A thread waits in :meth:`signals`, and this call does not end before the close.
+            install_signal_handlers: Ignored. A thread waits in :meth:`signals`.
         """
         check_handler(handler)
         known = handler if is_async(handler) else self._known(handler)
         await super().run(known, concurrency=concurrency)
-        if install_signal_handlers:
-            await self._wait_stopped()
 
     def signals(self, loop: asyncio.AbstractEventLoop) -> StopSignals:
         """Return what closes the consumer at a signal, for the main thread.
