@@ -448,7 +448,7 @@ class Consumer(SingleUseClient):
         """
         check_batches(max_messages, max_wait)
         self._warn_of_batches(max_messages)
-        return Batches(self._messages_of_task, self._hands, max_messages, max_wait)
+        return Batches(lambda: self._messages_of_task().batch(max_messages, max_wait))
 
     def _warn_of_batches(self, max_messages: int) -> None:
         """Warn if batches can never be full."""

@@ -127,6 +127,35 @@ class Messages(Recipient):
             if is_ready or await hands.may_be_handled(message):
                 return message
 
+    async def batch(self, max_messages: int, max_wait: float) -> Batch:
+        """Hand out the next batch. Cancelling this loses no message.
+
+        Args:
+            max_messages: Most messages of it.
+            max_wait: Seconds to wait for more after the first message.
+
+        Raises:
+            StopAsyncIteration: The consumer was closed.
+        """
+        while True:
+            taken = [await anext(self)]
+            await self._fill(taken, max_messages, max_wait)
+            alive = [message for message in taken if message.state is not State.ORPHANED]
+            if alive:  # else their connection was lost, and nsqd delivers them again
+                return Batch(alive)
+
+    async def _fill(self, taken: list[Message], max_messages: int, max_wait: float) -> None:
+        try:
+            async with asyncio.timeout(max_wait):
+                while len(taken) < max_messages and not self._hands.is_exhausted():
+                    taken.append(await anext(self))
+        except (TimeoutError, StopAsyncIteration, NsqError):  # the next call raises the last two again
+            return
+        except asyncio.CancelledError:
+            for message in reversed(taken):
+                self._hands.shell.take_back(message, "the wait for the rest of its batch was cancelled")
+            raise
+
 
 class Iterators:
     """The iterators of the tasks that iterate over one consumer's messages.
@@ -364,8 +393,6 @@ MOST_MESSAGES: Final = 1_000_000
 
 LONGEST_WAIT: Final = 86_400.0
 
-_WHY: Final = "the wait for the rest of its batch was cancelled"
-
 
 class Batch(Sequence["Message"]):
     """Messages that were handed out together.
@@ -452,21 +479,11 @@ class Batches(AsyncIterator[Batch]):
     """An iterator over batches.
 
     Args:
-        messages: Returns the current task's iterator over messages.
-        hands: The consumer's.
-        max_messages: Most messages of a batch.
-        max_wait: Seconds to wait for more after the first message.
+        next_one: Returns an awaitable for the next batch of the current task, see :meth:`Messages.batch`.
     """
 
-    def __init__(self, messages: Callable[[], Messages], hands: Hands, max_messages: int, max_wait: float) -> None:
-        self._messages = messages
-        self._hands = hands
-        self._most = max_messages
-        self._wait = max_wait
-
-    def __aiter__(self) -> Self:
-        """Iterate."""
-        return self
+    def __init__(self, next_one: Callable[[], Coroutine[Any, Any, Batch]]) -> None:
+        self._next_one = next_one
 
     def __anext__(self) -> Coroutine[Any, Any, Batch]:
         """Return an awaitable for the next batch. Cancelling it loses no message.
@@ -475,27 +492,7 @@ class Batches(AsyncIterator[Batch]):
             StopAsyncIteration: The consumer was closed.
         """
         # Not a coroutine function: the messages belong to the task that calls this, see Consumer.__anext__.
-        return self._next(self._messages())
-
-    async def _next(self, messages: Messages) -> Batch:
-        while True:
-            taken = [await anext(messages)]
-            await self._fill(messages, taken)
-            alive = [message for message in taken if message.state is not State.ORPHANED]
-            if alive:  # else their connection was lost, and nsqd delivers them again
-                return Batch(alive)
-
-    async def _fill(self, messages: Messages, taken: list[Message]) -> None:
-        try:
-            async with asyncio.timeout(self._wait):
-                while len(taken) < self._most and not self._hands.is_exhausted():
-                    taken.append(await anext(messages))
-        except (TimeoutError, StopAsyncIteration, NsqError):  # the next call raises the last two again
-            return
-        except asyncio.CancelledError:
-            for message in reversed(taken):
-                self._hands.shell.take_back(message, _WHY)
-            raise
+        return self._next_one()
 
 
 def check_batches(max_messages: object, max_wait: object) -> None:

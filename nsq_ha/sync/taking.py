@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import nsq_ha
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.threads import is_async
-from nsq_ha.consumer.handlers import Batch, Batches, Messages, check_handler
+from nsq_ha.consumer.handlers import Batch, Messages, check_handler
 from nsq_ha.errors import ClosedError
 from nsq_ha.message import State
 from nsq_ha.process.signals import StopSignals
@@ -121,7 +121,7 @@ class ThreadedConsumer(nsq_ha.Consumer):
             NsqError: As for an iteration.
         """
         self._hands.check_iterable()
-        return await anext(Batches(lambda: messages, self._hands, max_messages, max_wait))
+        return await messages.batch(max_messages, max_wait)
 
     def left(self, messages: Messages) -> None:
         """Take that an iterator's thread answers no more messages."""
