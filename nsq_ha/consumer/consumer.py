@@ -185,10 +185,8 @@ class Consumer(SingleUseClient):
 
     def stats(self) -> ConsumerStats:
         """Return the counts and states of all partitions. It may be called at any time, from any thread."""
-        machine = self._shell.machine
-        past, counts = machine.subscriptions.past, self._lookups.counts
         watch = None if self._connecting is None else self._connecting.partitions.watch
-        return consumer_stats(self._hands, dict(machine.partitions), watch, past, counts)
+        return consumer_stats(self._hands, watch, self._lookups.counts)
 
     def _stopped(self) -> str | None:
         if self._shell.failure is not None:

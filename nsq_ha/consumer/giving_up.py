@@ -20,7 +20,6 @@ from nsq_ha.consumer.failures import FailureLog, facts, take_cause
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
 from nsq_ha.engine.lookups import Lookups
-from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.engine.single_use import SingleUseClient, check_entered
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import BodyError, ConfigError, MessageRefusedError, PublishError, TopicNotFoundError
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from nsq_ha.base.identity import MessageIdentity
     from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.dead_letters.letter import Publishes
+    from nsq_ha.engine.observe import Observer
     from nsq_ha.policy.topology import TopicView
 
 WARN_ATTEMPTS: Final = 10
@@ -63,6 +63,9 @@ class GiveUpPublisher:
         topic: The consumer's topic.
         producer: The producer. None for the policies that publish nothing.
 
+    Attributes:
+        config: The consumer's options.
+
     Raises:
         ConfigError: The producer is missing, unused or of another type; or the consumer would read its own dead
             letters.
@@ -84,7 +87,7 @@ class GiveUpPublisher:
                 f"dead_letter_topic {topic!r} is the consumer's own topic, so the consumer would read its dead letters:"
                 f" name another topic, or give on_give_up='republish'"
             )
-        self._config = config
+        self.config: ConsumerConfig = config
         self._topic = topic
         self._producer = producer
         options = getattr(producer, "config", None)
@@ -111,7 +114,7 @@ class GiveUpPublisher:
             return
         if isinstance(self._producer, SingleUseClient):
             check_entered(self._producer)
-        topic, asked = self._config.dead_letter_topic, self._asked
+        topic, asked = self.config.dead_letter_topic, self._asked
         if asked is None:
             return  # another kind of producer, or nsqds that create topics automatically
         if topic is None:
@@ -131,7 +134,7 @@ class GiveUpPublisher:
     async def _look_up_target(self) -> TopicView | None:
         """Return what is known of the topic to publish to. None without nsqlookupds, or without their answer."""
         if self._view is None and self._asked is not None:
-            self._view = await self._look_up(self._config.dead_letter_topic or self._topic, self._asked)
+            self._view = await self._look_up(self.config.dead_letter_topic or self._topic, self._asked)
         return self._view
 
     async def _check_same_cluster(self, asked: ClientConfig) -> None:
@@ -140,7 +143,7 @@ class GiveUpPublisher:
         Raises:
             ConfigError: Other nsqds lead the topic in the producer's cluster, or it has no such topic.
         """
-        mine = self._config
+        mine = self.config
         if not mine.lookupd or set(mine.lookupd) & set(asked.lookupd):
             return
         read, written = await asyncio.gather(self._look_up(self._topic, mine), self._look_up_target())
@@ -168,7 +171,7 @@ class GiveUpPublisher:
         """
         if self._producer is None or not self._is_needed:
             return
-        message, letters = as_stored(message), self._config.dead_letter_topic
+        message, letters = as_stored(message), self.config.dead_letter_topic
         view = await self._look_up_target()
         is_plain = self._is_direct or (view is not None and view.is_plain)
         options: dict[str, Any] = {}
@@ -197,7 +200,7 @@ class GiveUpPublisher:
         takes_headers: bool | None,
     ) -> None:
         """Publish a dead letter in the first form that the topic accepts."""
-        topic, refusal = self._config.dead_letter_topic or "", None
+        topic, refusal = self.config.dead_letter_topic or "", None
         origin = Provenance.of(message, why or Failure("redelivered"), time.time())
         for written in forms(message, origin, takes_headers=takes_headers):
             more: dict[str, Any] = {}
@@ -228,7 +231,7 @@ class GiveUpPublisher:
         """Ask the nsqlookupds of ``options``. Return None if none answers in time."""
         lookups = Lookups(options, access="w")
         try:
-            async with asyncio.timeout(self._config.start_timeout):
+            async with asyncio.timeout(self.config.start_timeout):
                 await lookups.start()
                 watch = lookups.watch(topic)
                 await watch.next_round()
@@ -248,7 +251,6 @@ class GivingUp:
     """Decides what becomes of a message by the number of its deliveries.
 
     Args:
-        config: The consumer's options.
         publisher: Publishes given-up messages.
         machine: Has the messages.
         take_back: Hands one out again that has not failed.
@@ -260,14 +262,12 @@ class GivingUp:
 
     def __init__(
         self,
-        config: ConsumerConfig,
         publisher: GiveUpPublisher,
         machine: ConsumerMachine,
         take_back: Callable[[Message, str], None],
-        observer: Observer = SILENT,
+        observer: Observer,
     ) -> None:
-        self._config = config
-        self._publisher = publisher
+        self._publisher, self._config = publisher, publisher.config
         self._machine = machine
         self._take_back = take_back
         self._observer = observer

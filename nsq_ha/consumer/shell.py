@@ -93,7 +93,7 @@ class ConsumerShell:
         self.machine: ConsumerMachine = ConsumerMachine(config, random.random, monotonic(), topic)
         self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, observer)
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
-        self.giving_up: GivingUp = GivingUp(config, publisher, self.machine, self.take_back, observer)
+        self.giving_up: GivingUp = GivingUp(publisher, self.machine, self.take_back, observer)
         self.busy: set[asyncio.Task[Any]] = set()
         self.closing: asyncio.Event = asyncio.Event()
         self.changed: asyncio.Event = asyncio.Event()

@@ -14,36 +14,27 @@ from nsq_ha.message import State
 from nsq_ha.stats import ConsumerPartition, ConsumerStats, PartitionState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nsq_ha.consumer.handing import Hands
-    from nsq_ha.consumer.inflight import DeliveryCounts, ReadPartition
+    from nsq_ha.consumer.inflight import ReadPartition
     from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.engine.lookups import LookupCounts, TopicWatch
 
 
-def consumer_stats(
-    hands: Hands,
-    read: Mapping[int, ReadPartition],
-    watch: TopicWatch | None,
-    past: DeliveryCounts,
-    lookups: LookupCounts,
-) -> ConsumerStats:
+def consumer_stats(hands: Hands, watch: TopicWatch | None, lookups: LookupCounts) -> ConsumerStats:
     """Return the statistics of a consumer.
 
     Args:
         hands: Its messages.
-        read: Its partitions.
         watch: The topic's lookups. None before the consumer is entered.
-        past: Counts of partitions that are no longer read.
         lookups: Counts of all lookups.
     """
-    shell, flow = hands.shell, hands.shell.machine.flow
-    waiting = Counter(message.partition for message in shell.machine.in_state(State.QUEUED))
+    shell, machine = hands.shell, hands.shell.machine
+    flow, read, past = machine.flow, dict(machine.partitions), machine.subscriptions.past
+    waiting = Counter(message.partition for message in machine.in_state(State.QUEUED))
     topic, _, channel = shell.name.partition("/")
-    is_closing = shell.machine.is_closing
     partitions = [
-        _partition(topic, watch, each, waiting[number], is_closing=is_closing) for number, each in sorted(read.items())
+        _partition(topic, watch, each, waiting[number], is_closing=machine.is_closing)
+        for number, each in sorted(read.items())
     ]
     return ConsumerStats(
         topic=topic,

@@ -17,7 +17,7 @@ from typing import ClassVar, Final, Unpack
 
 from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.consumer.consumer import Consumer
-from nsq_ha.consumer.inflight import DeliveryCounts, ReadPartition, Subscription, WriteRequeue, WriteTouch
+from nsq_ha.consumer.inflight import ReadPartition, Subscription, WriteRequeue, WriteTouch
 from nsq_ha.consumer.shell import ConsumerShell, Source
 from nsq_ha.consumer.statistics import consumer_stats
 from nsq_ha.dead_letters.letter import Publishes
@@ -140,7 +140,6 @@ class FakeConsumer(Consumer):
         self._is_started = False
         self._early: list[Message] = []
         self._unanswered = 0
-        self._counts = DeliveryCounts()
         self._conns: dict[int, Subscription] = {}
         assert isinstance(self._shell, _Shell)  # noqa: S101 - for the type
         self._shell.consumer, self._shell.latest = self, {}
@@ -198,7 +197,6 @@ class FakeConsumer(Consumer):
         conn = self._conns.get(number)
         if conn is None:
             partition = self._shell.machine.partitions[number] = ReadPartition(number)
-            partition.counts = self._counts
             conn = partition.conn = self._conns[number] = Subscription(partition, is_ordered=False)
             conn.opened(msg_timeout=60.0, max_msg_timeout=900.0, max_ready=1)
             conn.most = MAX_INT64
@@ -220,7 +218,7 @@ class FakeConsumer(Consumer):
         if self._skipping is None or self._skipping.why(message.ext) is None:
             return False
         message.answered = True
-        self._counts.skipped += 1
+        self._conns[message.partition].partition.counts.skipped += 1
         asyncio.get_running_loop().call_soon(self._answered)  # the caller is about to run or iterate
         return True
 
@@ -240,8 +238,9 @@ class FakeConsumer(Consumer):
 
     def stats(self) -> ConsumerStats:
         """Return the counts; there are no partitions."""
-        stats, finished = consumer_stats(self._hands, {}, None, self._counts, self._lookups.counts), len(self.finished)
-        return replace(stats, finished=finished, in_flight=stats.finished - finished)
+        stats, finished = consumer_stats(self._hands, None, self._lookups.counts), len(self.finished)
+        in_flight = stats.in_flight + stats.finished - finished
+        return replace(stats, partitions=(), finished=finished, in_flight=in_flight)
 
     def _troubles(self) -> list[Trouble]:
         return []
