@@ -353,29 +353,6 @@ class Answering:
         else:
             message.state = State.ORPHANED
 
-    def take_back(self, message: Message, why: str, now: float) -> None:
-        """Take back a handed-out message that has not failed, and hand it out again without counting an attempt.
-
-        Args:
-            message: The message. Nothing happens if it is answered.
-            why: Completes "the message was given back because ...", for an answer that comes later.
-            now: The time.
-        """
-        if message.answered:
-            return
-        conn = conn_of(message)
-        if message.state is State.ORPHANED or not conn.is_open or (now > message.deadline and not self.is_closing):
-            self.give_back(message, why, now)
-        elif self.is_closing:
-            self.hand_back(self._reopened(message, why), now)
-        else:
-            again = self._reopened(message, why)
-            again.state = State.QUEUED
-            self.queue.appendleft(again)
-            self.flow.taken -= 1
-            self.pause_changed(self.pause.lost(message, now), now)
-            self.wakes = True
-
     def reopened(self, message: Message) -> Message:
         """Return an unanswered copy that takes the place of a message, for its answer later on."""
         again = copy(message)

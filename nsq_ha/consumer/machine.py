@@ -293,6 +293,32 @@ class ConsumerMachine(Answering):
                 return False
         return True
 
+    def take_back(self, message: Message, why: str, now: float) -> None:
+        """Take back a handed-out message that has not failed, and hand it out again without counting an attempt.
+
+        Args:
+            message: The message. Nothing happens if it is answered.
+            why: Completes "the message was given back because ...", for an answer that comes later.
+            now: The time.
+        """
+        if message.answered:
+            return
+        conn = conn_of(message)
+        if message.state is State.ORPHANED or not conn.is_open or (now > message.deadline and not self.is_closing):
+            self.give_back(message, why, now)
+        elif self.is_closing:
+            self.hand_back(self._reopened(message, why), now)
+        else:
+            again = self._reopened(message, why)
+            self.pause_changed(self.pause.lost(message, now), now)
+            if self.finished_before.claim(conn.partition.number, message.id, stamp_of(message), now):
+                self.finish_again(conn, again)  # whoever got it earlier has finished it meanwhile
+                return
+            again.state = _QUEUED
+            self.queue.appendleft(again)
+            self.flow.taken -= 1
+            self.wakes = True
+
     # ------------------------------------------------------------ finishing
 
     def finish(self, conn: Subscription, message: Message) -> None:
@@ -340,7 +366,7 @@ class ConsumerMachine(Answering):
         message.answered = True
         counts, before = conn.partition.counts, conn.messages.get(message.id)
         counts.finished_unhandled += 1
-        if before is not None:
+        if before is not None and before is not message:
             counts.timed_out += 1
             self._supersede(before)
         self.finish(conn, message)

@@ -65,6 +65,21 @@ def test_what_was_interrupted_has_failed_if_no_close_follows() -> None:
     assert len(driven.took(HasFailed)) == 1
 
 
+def test_a_message_that_is_taken_back_is_not_handed_out_if_it_was_finished_meanwhile() -> None:
+    driven = reading()
+    arrive(driven, message_of(driven))
+    first = take(driven)
+    driven.now = first.deadline + 0.1
+    arrive(driven, message_of(driven))
+    again = take(driven)
+    first.answered = True
+    driven.machine.finish_orphan(first, driven.now)
+    driven.machine.take_back(again, "its handler was cancelled", driven.now)
+    assert driven.machine.take(Recipient(), driven.now) is None
+    assert len(driven.took(FinishedCopy)) == 1
+    assert driven.used().partition.counts.fields(len(driven.used().messages))["finished"] == 1
+
+
 def test_what_arrives_over_a_connection_that_is_about_to_end_goes_back() -> None:
     driven = reading()
     conn = driven.used()
