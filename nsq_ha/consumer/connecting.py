@@ -24,7 +24,7 @@ from nsq_ha.consumer.clock import ROUND_TRIPS
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.reports import ConsumerReports
 from nsq_ha.consumer.shell import Source
-from nsq_ha.consumer.starting import Start, create_channels
+from nsq_ha.consumer.starting import Starting
 from nsq_ha.engine.connect_limiter import ConnectLimiter, ended
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.waiting import is_foreign, uninterrupted
@@ -37,14 +37,13 @@ from nsq_ha.errors import (
     ServerError,
 )
 from nsq_ha.policy.connect_limit import ConnectLimit
-from nsq_ha.policy.skipping import skipping_of
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
 from nsq_ha.protocol.encoding import encode_ready
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from nsq_ha.consumer.inflight import ReadPartition, Subscription
+    from nsq_ha.consumer.inflight import Subscription
     from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.options.config import ConsumerConfig
@@ -82,6 +81,7 @@ class Connecting:
         self._subscriptions = shell.machine.subscriptions
         self.partitions: Partitions = Partitions(watch, channel, config, shell.machine, monotonic())
         self.reports: ConsumerReports = ConsumerReports(watch, channel, self.partitions.why_not)
+        self._starting = Starting(watch, channel, config)
         self._limiter = ConnectLimiter()
         self._limits: defaultdict[str, ConnectLimit] = defaultdict(ConnectLimit)
         self._attempts: dict[Subscription, asyncio.Task[None]] = {}
@@ -103,8 +103,7 @@ class Connecting:
         self._subscriptions.seek(monotonic())
         self._shell.drain()
         self._start(self._stay(), "stays")
-        creating = create_channels(self._watch, self._channel, self._config, self.partitions, self._shell.machine)
-        self._start(creating, "creates channels")
+        self._start(self._starting.create_channels(self.partitions, self._shell.machine), "creates channels")
 
     async def _stay(self) -> None:
         """Wait until the loop cancels all tasks, as at the end of ``asyncio.run``; leave nothing with nsqds then."""
@@ -124,7 +123,7 @@ class Connecting:
         """Take what the nsqlookupds say."""
         if not view.exists:
             for partition in self._shell.machine.partitions.values():
-                self._start_of(partition).forget()
+                self._starting.forget(partition)
         self._subscriptions.learn(view, monotonic())
         self._shell.drain()
         self._shell.changed.set()
@@ -200,10 +199,7 @@ class Connecting:
         interval = heartbeats.interval
         if interval != config.heartbeat_interval:
             config = dataclasses.replace(config, heartbeat_interval=interval)
-        skipping = skipping_of(config.skip_header, config.ext_filter)
-        conn.source = source = Source(
-            self._shell, conn, self._watch.topic, self._channel, node.address, self._start_of(conn.partition), skipping
-        )
+        conn.source = source = Source(self._shell, conn)
         callbacks = Callbacks(
             partial(self._lost, conn), messages=source.arrived, refusals=source.refused, damaged=source.damaged
         )
@@ -218,21 +214,18 @@ class Connecting:
 
     async def _subscribe(self, conn: Subscription, connection: Connection, node: Node) -> None:
         """Subscribe; messages arrive with the connection's source."""
-        start = self._start_of(conn.partition)
         async with self._limiter.slots(node):
-            position = await start.prepare(node, is_ordered=conn.is_ordered)
-        conn.may_repeat |= start.is_set
+            position = await self._starting.prepare(conn)
         self._attach(conn, connection)
         try:
             await self._send_sub(connection, conn, position)
         except ServerError as error:
-            if (better := start.after_refusal(error)) is not error:
+            if (better := self._starting.after_refusal(conn, error)) is not error:
                 raise better from error
             raise
         conn.partition.has_channel = True
-        if conn.is_ordered:
-            await start.replicate(node)
-        start.done()
+        await self._starting.replicate(conn)
+        conn.partition.is_started = True
 
     def _attach(self, conn: Subscription, connection: Connection) -> None:
         """Answer over ``connection`` what arrives over it."""
@@ -254,13 +247,6 @@ class Connecting:
             command = SubAdvanced(topic, self._channel, number, start)
         layout = layout_for(detail=meta.is_partitioned, ext=meta.is_partitioned and meta.extend_support)
         await connection.subscribe(command, conn.source, layout)
-
-    def _start_of(self, partition: ReadPartition) -> Start:
-        """Return where the connections of a partition start to read."""
-        if partition.handle is None:
-            partition.handle = Start(self._watch, self._channel, partition.number, self._config)
-        start: Start = partition.handle
-        return start
 
     def _lost(self, conn: Subscription, error: NsqError) -> None:
         """Take the end of a connection; one that is not subscribed yet fails its attempt."""

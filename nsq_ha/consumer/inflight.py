@@ -131,8 +131,8 @@ class ReadPartition:
         outage: What is wrong, from the first failure until a subscription has settled.
         trouble: Why it is not subscribed. None while it is.
         has_channel: It has the channel, as far as is known.
+        is_started: The channel is where ``start_from`` says, and the replicas know it.
         is_over: It is read no more: nsqd refused for good, or the topic does not have it any more.
-        handle: The owner's.
     """
 
     def __init__(self, number: int) -> None:
@@ -152,8 +152,8 @@ class ReadPartition:
         self.outage: Outage = Outage()
         self.trouble: NsqError | None = None
         self.has_channel: bool = False
+        self.is_started: bool = False
         self.is_over: bool = False
-        self.handle: Any = None
 
     def is_moved_from(self, conn: Subscription) -> bool:
         """Return whether another node is known to lead."""
@@ -229,6 +229,7 @@ class Subscription:
         delivered: Number of messages delivered.
         peak: The most messages in flight since the last look.
         touched_at: When a message was last touched.
+        is_checked: SUB carried a position, so messages of other partitions may come.
         may_repeat: The first message may come a second time, see :meth:`without_repeat`.
     """
 
@@ -274,6 +275,7 @@ class Subscription:
         self.delivered: int = 0
         self.peak: int = 0
         self.touched_at: float = 0.0
+        self.is_checked: bool = False
         self.may_repeat: bool = is_ordered
         self._first: tuple[bytes, Stamp, int] | None = None
         self._is_first_finished = False

@@ -33,9 +33,10 @@ from nsq_ha.consumer.reports import MessageReports
 from nsq_ha.engine import observe
 from nsq_ha.engine.loops import Alarm
 from nsq_ha.engine.observe import SILENT, Observer
-from nsq_ha.errors import ClosedError, ConfigError, NotInFlightError, NsqError
+from nsq_ha.errors import ClosedError, ConfigError, NotInFlightError, NsqError, RemoteProtocolError
 from nsq_ha.message import State
 from nsq_ha.policy.redelivery import is_damaged_for_good
+from nsq_ha.policy.skipping import Skipping, skipping_of
 from nsq_ha.policy.timing import Rarely
 from nsq_ha.protocol.encoding import FIN, encode_fin, encode_fins, encode_ready, encode_req, encode_touch
 from nsq_ha.protocol.refusals import longest_delay
@@ -44,11 +45,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from nsq_ha.consumer.inflight import Command, Subscription
-    from nsq_ha.consumer.starting import Start
     from nsq_ha.errors import ServerError
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
-    from nsq_ha.policy.skipping import Skipping
     from nsq_ha.protocol import DamagedMessage
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
@@ -68,6 +67,9 @@ class ConsumerShell:
     Attributes:
         name: Topic and channel.
         config: The consumer's options.
+        topic: The topic.
+        channel: The channel.
+        skipping: Decides which messages are finished unhandled. None hands out all.
         machine: Decides.
         loop: Its event loop. None before it is started.
         giving_up: Decides whether a message is given up.
@@ -89,8 +91,9 @@ class ConsumerShell:
     ) -> None:
         self.name = name
         self.config: ConsumerConfig = config
-        topic, _, _ = name.partition("/")
-        self.machine: ConsumerMachine = ConsumerMachine(config, random.random, monotonic(), topic)
+        self.topic, _, self.channel = name.partition("/")
+        self.skipping: Skipping | None = skipping_of(config.skip_header, config.ext_filter)
+        self.machine: ConsumerMachine = ConsumerMachine(config, random.random, monotonic(), self.topic)
         self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, observer)
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
         self.giving_up: GivingUp = GivingUp(publisher, self.machine, self.take_back, observer)
@@ -387,34 +390,18 @@ class Source:
     Args:
         shell: The consumer's.
         conn: The connection.
-        topic: The topic.
-        channel: The channel.
-        nsqd: ``host:port`` of the nsqd.
-        start: Checks the first messages after a start position. None without one.
-        skipping: Decides which messages are finished unhandled. None hands out all.
 
     Attributes:
         conn: The connection.
     """
 
-    def __init__(  # noqa: PLR0917 - what a message shows, and what looks at it
-        self,
-        shell: ConsumerShell,
-        conn: Subscription,
-        topic: str,
-        channel: str,
-        nsqd: str,
-        start: Start | None = None,
-        skipping: Skipping | None = None,
-    ) -> None:
-        self.topic: str = topic
-        self.channel: str = channel
+    def __init__(self, shell: ConsumerShell, conn: Subscription) -> None:
+        self.topic: str = shell.topic
+        self.channel: str = shell.channel
         self.partition: int = conn.partition.number
-        self.nsqd: str = nsqd
+        self.nsqd: str = conn.node.address
         self.conn: Subscription = conn
         self._shell = shell
-        self._start = start
-        self._skipping = skipping
         self._thread = get_ident()
 
     @property
@@ -426,9 +413,9 @@ class Source:
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""
         conn, shell = self.conn, self._shell
-        if self._start is not None and self._start.is_checked:
-            self._start.check(messages)
-        if self._skipping is not None and not (messages := self._without_skipped(messages, self._skipping)):
+        if conn.is_checked:
+            self._check(messages)
+        if shell.skipping is not None and not (messages := self._without_skipped(messages, shell.skipping)):
             return
         conn.partition.counts.lag_ns = max(time_ns() - messages[-1].timestamp_ns, 0)
         if _watched.is_any:
@@ -451,6 +438,16 @@ class Source:
             shell.drain()
         if conn.repeats_ready and conn.ready and conn.handle is not None:
             conn.handle.write(encode_ready(conn.ready))
+
+    def _check(self, messages: list[Message]) -> None:
+        """Check that messages belong to the partition."""
+        for message in messages:
+            number = message.internal_id >> 50 & 1023
+            if number != self.partition:
+                raise RemoteProtocolError(
+                    f"{self.nsqd} delivers partition {number} instead of {self._name}: it leads both, and SUB with"
+                    f" a start position does not choose between them"
+                )
 
     def _without_skipped(self, messages: list[Message], skipping: Skipping) -> list[Message]:
         """Finish the messages that the options skip, and return the others."""

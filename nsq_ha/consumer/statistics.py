@@ -31,14 +31,13 @@ def consumer_stats(hands: Hands, watch: TopicWatch | None, lookups: LookupCounts
     shell, machine = hands.shell, hands.shell.machine
     flow, read, past = machine.flow, dict(machine.partitions), machine.subscriptions.past
     waiting = Counter(message.partition for message in machine.in_state(State.QUEUED))
-    topic, _, channel = shell.name.partition("/")
     partitions = [
-        _partition(topic, watch, each, waiting[number], is_closing=machine.is_closing)
+        _partition(shell.topic, watch, each, waiting[number], is_closing=machine.is_closing)
         for number, each in sorted(read.items())
     ]
     return ConsumerStats(
-        topic=topic,
-        channel=channel,
+        topic=shell.topic,
+        channel=shell.channel,
         partitions=tuple(partitions),
         queued=sum(waiting.values()),
         ready=sum(each.ready for each in partitions),

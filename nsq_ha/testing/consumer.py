@@ -26,14 +26,14 @@ from nsq_ha.message import Message, OutgoingMessage, State
 from nsq_ha.options.checks import MAX_INT64, check_partition
 from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.policy.health import Trouble
-from nsq_ha.policy.skipping import skipping_of
+from nsq_ha.policy.topology import Node, TopicMeta
 from nsq_ha.producer.messages import check_message
 from nsq_ha.stats import ConsumerStats
 
 _ID: Final = struct.Struct(">QQ")
 _MOST_ATTEMPTS: Final = 65_535
-NSQD: Final = "127.0.0.1:4150"
-"""The nsqd that all messages name."""
+_LED: Final = Node("127.0.0.1", 4150, 4151), TopicMeta(1)
+"""The nsqd that all messages name, and the settings of all topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,6 @@ class FakeConsumer(Consumer):
         assert isinstance(self._shell, _Shell)  # noqa: S101 - for the type
         self._shell.consumer, self._shell.latest = self, {}
         self._latest = self._shell.latest
-        self._skipping = skipping_of(self.config.skip_header, self.config.ext_filter)
 
     def deliver(
         self,
@@ -197,10 +196,10 @@ class FakeConsumer(Consumer):
         conn = self._conns.get(number)
         if conn is None:
             partition = self._shell.machine.partitions[number] = ReadPartition(number)
-            conn = partition.conn = self._conns[number] = Subscription(partition, is_ordered=False)
+            conn = partition.conn = self._conns[number] = Subscription(partition, is_ordered=False, led=_LED)
             conn.opened(msg_timeout=60.0, max_msg_timeout=900.0, max_ready=1)
             conn.most = MAX_INT64
-            conn.source = _Source(self._shell, conn, self.topic, self.channel, NSQD)
+            conn.source = _Source(self._shell, conn)
         return conn
 
     def _arrive(self, messages: list[Message]) -> None:
@@ -215,7 +214,7 @@ class FakeConsumer(Consumer):
 
     def _is_skipped(self, message: Message) -> bool:
         """Finish a message that the options skip, and return whether they do."""
-        if self._skipping is None or self._skipping.why(message.ext) is None:
+        if (skipping := self._shell.skipping) is None or skipping.why(message.ext) is None:
             return False
         message.answered = True
         self._conns[message.partition].partition.counts.skipped += 1

@@ -8,11 +8,12 @@ import pytest
 
 from nsq_ha import Consumer, ConsumerConfig, Producer, StartFrom, TlsConfig
 from nsq_ha.admin import nsqd_http
-from nsq_ha.consumer.starting import Start
+from nsq_ha.consumer.inflight import ReadPartition, Subscription
+from nsq_ha.consumer.starting import Starting
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.engine.observe import SILENT
 from nsq_ha.errors import InvalidCommandError, TlsRequiredError
-from nsq_ha.policy.topology import Node
+from nsq_ha.policy.topology import Node, TopicMeta
 from nsq_ha.protocol import Finish, Requeue
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.inside import partitions_of
@@ -73,9 +74,9 @@ def http(monkeypatch: pytest.MonkeyPatch) -> Http:
     return Http(monkeypatch)
 
 
-def start_of(position: StartFrom | dict[int, StartFrom]) -> Start:
+def starting(position: StartFrom | dict[int, StartFrom]) -> Starting:
     watch: Any = SimpleNamespace(topic="orders", lookupds=("http://a:1",), observer=SILENT, new_partitions=None)
-    return Start(watch, "ch", 3, ConsumerConfig(lookupd=("http://a:1",), lookup_timeout=0.75, start_from=position))
+    return Starting(watch, "ch", ConsumerConfig(lookupd=("http://a:1",), lookup_timeout=0.75, start_from=position))
 
 
 NODE = Node("10.0.0.1", 4150, 4151)
@@ -85,19 +86,20 @@ WHERE = ("orders", 3, "ch")
 @pytest.mark.parametrize("by_partition", [False, True])
 async def test_a_position_is_set_once_over_http(http: Http, *, by_partition: bool) -> None:
     position = StartFrom.beginning()
-    start = start_of({3: position} if by_partition else position)
-    assert (start.is_checked, start.is_set) == (False, False)
-    assert await start.prepare(NODE, is_ordered=False) is None
+    start = starting({3: position} if by_partition else position)
+    partition = ReadPartition(3)
+    first, second = (Subscription(partition, is_ordered=False, led=(NODE, TopicMeta(4))) for _ in range(2))
+    assert await start.prepare(first) is None
     assert http.calls == [("open", NODE, 0.75), ("start_channel_from", *WHERE, str(position))]
-    assert (start.is_checked, start.is_set) == (False, True)
-    start.done()
-    assert await start.prepare(NODE, is_ordered=False) is None
-    assert (len(http.calls), start.is_set) == (2, False)
+    assert (first.is_checked, first.may_repeat) == (False, True)
+    partition.is_started = True
+    assert await start.prepare(second) is None
+    assert (len(http.calls), second.may_repeat) == (2, False)
 
 
 async def test_a_new_ordered_channel_is_made_ordered_before_its_position_is_set(http: Http) -> None:
-    start = start_of(StartFrom.beginning())
-    await start.prepare(NODE, is_ordered=True)
+    conn = Subscription(ReadPartition(3), is_ordered=True, led=(NODE, TopicMeta(4)))
+    await starting(StartFrom.beginning()).prepare(conn)
     assert [call[0] for call in http.calls] == ["open", "change_channel", "set_order", "start_channel_from"]
     assert http.calls[1:3] == [("change_channel", "create", *WHERE), ("set_order", *WHERE, ("ordered", True))]
 
@@ -184,7 +186,8 @@ async def test_without_tls_the_error_says_what_to_give() -> None:
 async def test_messages_of_another_partition_end_a_connection_that_was_positioned_by_sub(stage: Stage) -> None:
     async with stage.consumer() as consumer:
         peer = await stage.nsqd.subscriber()
-        partitions_of(consumer)[0].handle.is_checked = True
+        (conn,) = partitions_of(consumer)[0].conns
+        conn.is_checked = True
         peer.message(b"foreign", message_id(2, partition=1))
         again = await stage.nsqd.subscriber(1)
         again.message(b"ours", message_id(3))

@@ -111,10 +111,10 @@ async def test_the_channel_of_a_topic_that_is_gone_is_forgotten(stage: Stage) ->
     """The channel of a topic of the same name is a new one, which the replicas do not know."""
     async with stage.consumer(lookup_interval=0.1) as consumer:
         await stage.nsqd.subscriber()
-        start = partitions_of(consumer)[0].handle
-        await eventually(lambda: start._is_done)
+        partition = partitions_of(consumer)[0]
+        await eventually(lambda: partition.is_started)
         stage.lookupd.answer("/lookup", {"message": "Key not found"}, status=500)
-        await eventually(lambda: not start._is_done)
+        await eventually(lambda: not partition.is_started)
 
 
 async def test_a_topic_that_is_not_there_is_warned_about_until_it_is(
