@@ -60,11 +60,22 @@ class _OfConnection(_OfPartition, frozen=True, kw_only=True):
     nsqd: str
 
 
-class _OfMessage(Event, frozen=True, kw_only=True):
-    """What every event about one message of a consumer says."""
+class _OfConsumer(Event, frozen=True, kw_only=True):
+    """What every event of a consumer alone says."""
 
     topic: str
     channel: str
+
+
+class _OfOutage(_OfClient, frozen=True, kw_only=True):
+    partition: int | None
+    seconds: float
+    failures: int
+
+
+class _OfMessage(_OfConsumer, frozen=True, kw_only=True):
+    """What every event about one message of a consumer says."""
+
     partition: int
     nsqd: str
     internal_id: int
@@ -146,7 +157,7 @@ class ChannelsMissing(_OfPartition, frozen=True, kw_only=True):
     reason: str
 
 
-class BackoffChanged(Event, frozen=True, kw_only=True):
+class BackoffChanged(_OfConsumer, frozen=True, kw_only=True):
     """A consumer paused because handlers failed, tests with one message, or continues.
 
     Attributes:
@@ -156,8 +167,6 @@ class BackoffChanged(Event, frozen=True, kw_only=True):
         seconds: How long the pause lasts; 0 for other states.
     """
 
-    topic: str
-    channel: str
     state: BackoffState
     seconds: float = 0.0
 
@@ -213,7 +222,7 @@ class Refused(_OfConnection, frozen=True, kw_only=True):
     text: str
 
 
-class Stalled(_OfClient, frozen=True, kw_only=True):
+class Stalled(_OfOutage, frozen=True, kw_only=True):
     """Nothing could be published to a partition, or read from it, for some seconds.
 
     It is reported together with the warning in the log: after 5 seconds, then less and less often.
@@ -227,13 +236,10 @@ class Stalled(_OfClient, frozen=True, kw_only=True):
         reason: The last failure.
     """
 
-    partition: int | None
-    seconds: float
-    failures: int
     reason: str
 
 
-class Recovered(_OfClient, frozen=True, kw_only=True):
+class Recovered(_OfOutage, frozen=True, kw_only=True):
     """What was reported as :class:`Stalled` works again.
 
     Attributes:
@@ -244,12 +250,8 @@ class Recovered(_OfClient, frozen=True, kw_only=True):
         failures: Number of failed attempts.
     """
 
-    partition: int | None
-    seconds: float
-    failures: int
 
-
-class LoopBlocked(Event, frozen=True, kw_only=True):
+class LoopBlocked(_OfConsumer, frozen=True, kw_only=True):
     """The event loop of a consumer stood still for long, and no heartbeat was answered meanwhile.
 
     The application blocked it, or, if ``waited`` is most of the time, the machine was too busy.
@@ -262,8 +264,6 @@ class LoopBlocked(Event, frozen=True, kw_only=True):
         waited: Seconds for which it could have run and waited for a CPU. None if the system does not tell.
     """
 
-    topic: str
-    channel: str
     seconds: float
     handler: str | None
     waited: float | None
