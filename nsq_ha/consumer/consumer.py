@@ -25,7 +25,6 @@ from nsq_ha.consumer.handlers import (
     Iterators,
     Messages,
     check_batches,
-    check_concurrency,
     check_handler,
 )
 from nsq_ha.consumer.shell import ConsumerShell
@@ -494,8 +493,7 @@ class Consumer(SingleUseClient):
         result is dropped. The threads are daemons, so the process can exit.
         """
         self._check_loop()
-        handling = Handling(self._hands, handler)
-        check_concurrency(concurrency)
+        handling = Handling(self._hands, handler, concurrency)
         self._shell.check_free()
         if 0 < self.max_in_flight < concurrency:
             log.warning(
@@ -509,7 +507,7 @@ class Consumer(SingleUseClient):
         stop_signals = StopSignals(loop, self._stop_gently, self._stop_at_once) if install_signal_handlers else None
         with stop_signals or contextlib.nullcontext():
             with self._shell.running(concurrency):
-                await handling.run(concurrency)
+                await handling.run()
             if self._is_signalled:
                 await self._close.wait()
 

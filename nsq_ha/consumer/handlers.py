@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from itertools import filterfalse
@@ -33,8 +32,6 @@ from nsq_ha.protocol.body_codec import MARK
 
 if TYPE_CHECKING:
     from nsq_ha.consumer.handing import Hands
-
-log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 _watched: Final = observe.watched
 
@@ -217,13 +214,17 @@ class Handling:
     Args:
         hands: The consumer's.
         handler: Called for each message.
+        concurrency: Number of workers, 1..10000.
 
     Raises:
-        ConfigError: ``handler`` is not a function.
+        ConfigError: ``handler`` is not a function, or ``concurrency`` not such a number.
     """
 
-    def __init__(self, hands: Hands, handler: Callable[[Message], Awaitable[object] | object]) -> None:
+    def __init__(
+        self, hands: Hands, handler: Callable[[Message], Awaitable[object] | object], concurrency: int
+    ) -> None:
         check_handler(handler)
+        check_concurrency(concurrency)
         self._messages = Messages(hands, is_handler=True)
         self._handler = handler
         self._shell = hands.shell
@@ -236,29 +237,25 @@ class Handling:
         self._ended = 0.0
         self._count = 0
         self._seconds = 0.0
-        self._threads = HandlerThreads(1)
+        self._concurrency = concurrency
+        self._threads = HandlerThreads(concurrency)
+        # __anext__ may await: let one worker at a time take messages, to keep their order.
+        self._taking = asyncio.Lock()
         self._context = contextvars.copy_context()
         self._workers: set[asyncio.Task[Any]] = set()
         self._ended_by: BaseException | None = None
-        self._is_warned = False
 
-    async def run(self, concurrency: int) -> None:
-        """Run ``concurrency`` workers until the messages end.
-
-        Args:
-            concurrency: How many, 1..10000.
+    async def run(self) -> None:
+        """Run the workers until the messages end.
 
         Raises:
             NsqError: The iterator over messages raised it.
             BaseException: A handler raised it, and it is no ``Exception``.
         """
-        # __anext__ may await: let one worker at a time take messages, to keep their order.
-        taking = asyncio.Lock()
-        self._threads = HandlerThreads(concurrency)
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(concurrency):
-                    self._begin_worker(group, taking)
+                for _ in range(self._concurrency):
+                    self._begin_worker(group)
             if self._ended_by is not None:
                 raise self._ended_by
         finally:
@@ -266,10 +263,10 @@ class Handling:
             if self._count:
                 self._report()
 
-    def _begin_worker(self, group: asyncio.TaskGroup, taking: asyncio.Lock) -> None:
-        self._workers.add(group.create_task(self._work(group, taking), context=self._context.copy()))
+    def _begin_worker(self, group: asyncio.TaskGroup) -> None:
+        self._workers.add(group.create_task(self._work(group), context=self._context.copy()))
 
-    async def _work(self, group: asyncio.TaskGroup, taking: asyncio.Lock) -> None:
+    async def _work(self, group: asyncio.TaskGroup) -> None:
         """Handle messages until a handler changed the context variables, of which the next one must see nothing.
 
         An error ends all workers at once, and :meth:`run` raises it: a SystemExit that left a task would end the event
@@ -277,7 +274,7 @@ class Handling:
         """
         worker: asyncio.Task[Any] | None = asyncio.current_task()
         assert worker is not None  # noqa: S101 - for the type
-        messages, queue = self._messages, self._messages.queue
+        messages, queue, taking = self._messages, self._messages.queue, self._taking
         self._ended = monotonic()
         try:
             while self._is_clean():
@@ -291,7 +288,7 @@ class Handling:
                     await self._handle_in_order(message, worker)
                 else:
                     await self._handle(message, worker)
-            self._begin_worker(group, taking)
+            self._begin_worker(group)
         except StopAsyncIteration:
             return
         except asyncio.CancelledError:
@@ -350,7 +347,11 @@ class Handling:
         else:
             if not message.answered:
                 if outcome is False:
-                    self._warn_of_false(message)
+                    self._shell.machine.warn_once(
+                        f"{self._name} returned False",
+                        f"the handler {self._name} returned False, and the message was finished, as after any return:"
+                        f" to requeue a message, raise an exception or call message.requeue()",
+                    )
                 message.finish()
         finally:
             self._busy.discard(worker)
@@ -370,18 +371,6 @@ class Handling:
         with observe.processing((message,)) if _watched.is_any else contextlib.nullcontext():
             outcome = self._handler(message) if self._is_async else await self._threads.call(self._handler, message)
             return await outcome if inspect.isawaitable(outcome) else outcome
-
-    def _warn_of_false(self, message: Message) -> None:
-        if self._is_warned:
-            return
-        self._is_warned = True
-        log.warning(
-            "%s/%s: the handler %s returned False, and the message was finished, as after any return: to requeue a"
-            " message, raise an exception or call message.requeue()",
-            message.topic,
-            message.source.channel,
-            self._name,
-        )
 
     def _report(self) -> None:
         self._shell.machine.flow.handled(self._count, self._seconds, self._ended)
