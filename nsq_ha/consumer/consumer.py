@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Final, Self, Unpack
 from nsq_ha.base.clock import monotonic
 from nsq_ha.consumer.connecting import CUT_OFF_TIMEOUT, Connecting
 from nsq_ha.consumer.giving_up import GiveUpPublisher
-from nsq_ha.consumer.handing import Hands
 from nsq_ha.consumer.handlers import (
     Batch,
     Batches,
@@ -99,9 +98,10 @@ class Consumer(SingleUseClient):
             check_handler(self.config.on_give_up, "on_give_up")
         self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)
         self._observer = Observer(self.config.on_event)
-        self._shell = self._shell_type(self._name, self.config, self._give_up_publisher, self._observer)
-        self._hands = Hands(self._shell, self._check_loop)
-        self._iterators = Iterators(self._hands)
+        self._shell = self._shell_type(
+            self._name, self.config, self._give_up_publisher, self._observer, self._check_loop
+        )
+        self._iterators = Iterators(self._shell)
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
         self._lookups = Lookups(self.config, access="r", observer=self._observer, channel=self.channel)
         self._connecting: Connecting | None = None
@@ -185,7 +185,7 @@ class Consumer(SingleUseClient):
     def stats(self) -> ConsumerStats:
         """Return the counts and states of all partitions. It may be called at any time, from any thread."""
         watch = None if self._connecting is None else self._connecting.partitions.watch
-        return consumer_stats(self._hands, watch, self._lookups.counts)
+        return consumer_stats(self._shell, watch, self._lookups.counts)
 
     def _stopped(self) -> str | None:
         if self._shell.failure is not None:
@@ -493,7 +493,7 @@ class Consumer(SingleUseClient):
         result is dropped. The threads are daemons, so the process can exit.
         """
         self._check_loop()
-        handling = Handling(self._hands, handler, concurrency)
+        handling = Handling(self._shell, handler, concurrency)
         self._shell.check_free()
         if 0 < self.max_in_flight < concurrency:
             log.warning(

@@ -31,7 +31,7 @@ from nsq_ha.options.values import check_takes_one
 from nsq_ha.protocol.body_codec import MARK
 
 if TYPE_CHECKING:
-    from nsq_ha.consumer.handing import Hands
+    from nsq_ha.consumer.shell import ConsumerShell
 
 _watched: Final = observe.watched
 
@@ -73,17 +73,17 @@ class Messages(Recipient):
     """An iterator over a consumer's messages.
 
     Args:
-        hands: Those of the consumer.
+        shell: The consumer's.
         is_handler: Handlers take the messages.
 
     Attributes:
         queue: The messages that wait.
     """
 
-    def __init__(self, hands: Hands, *, is_handler: bool = False) -> None:
+    def __init__(self, shell: ConsumerShell, *, is_handler: bool = False) -> None:
         super().__init__(is_handler=is_handler)
-        self._hands, self._clock = hands, hands.shell.clock
-        self._take, self.queue = hands.shell.machine.take, hands.shell.machine.queue
+        self._shell, self._clock = shell, shell.clock
+        self._take, self.queue = shell.machine.take, shell.machine.queue
 
     def __aiter__(self) -> Self:
         """Iterate."""
@@ -91,17 +91,17 @@ class Messages(Recipient):
 
     def take_now(self) -> Message | None:
         """Return the next message. None if there is none, or it needs time."""
-        hands, now = self._hands, monotonic()
+        shell, now = self._shell, monotonic()
         if not self.queue or now - self._clock.turned > LONGEST_RUN:
             return None
         first = self.queue[0]
-        if first.attempts >= hands.checked_from or (first.ext is not None and hands.expands and MARK in first.ext):
+        if first.attempts >= shell.checked_from or (first.ext is not None and shell.expands and MARK in first.ext):
             return None
         return self._take(self, now)
 
     async def __anext__(self) -> Message:
         """Hand out the next message, see :meth:`nsq_ha.Consumer.__anext__`."""
-        hands, shell, clock = self._hands, self._hands.shell, self._clock
+        shell, clock = self._shell, self._clock
         while True:
             message = None
             if self.queue:
@@ -111,7 +111,7 @@ class Messages(Recipient):
             if message is None:
                 loop = asyncio.get_running_loop()
                 if not (self.is_handler and shell.is_open and loop is shell.loop):
-                    hands.check_waits(self)
+                    shell.check_waits(self)
                 if not shell.is_due:
                     shell.due()
                 waiter = loop.create_future()
@@ -120,8 +120,8 @@ class Messages(Recipient):
                 await waiter
                 continue
             ext = message.ext
-            is_ready = message.attempts < hands.checked_from and not (ext and hands.expands and MARK in ext)
-            if is_ready or await hands.may_be_handled(message):
+            is_ready = message.attempts < shell.checked_from and not (ext and shell.expands and MARK in ext)
+            if is_ready or await shell.may_be_handled(message):
                 return message
 
     async def batch(self, max_messages: int, max_wait: float) -> Batch:
@@ -144,13 +144,13 @@ class Messages(Recipient):
     async def _fill(self, taken: list[Message], max_messages: int, max_wait: float) -> None:
         try:
             async with asyncio.timeout(max_wait):
-                while len(taken) < max_messages and not self._hands.is_exhausted():
+                while len(taken) < max_messages and not self._shell.is_exhausted():
                     taken.append(await anext(self))
         except (TimeoutError, StopAsyncIteration, NsqError):  # the next call raises the last two again
             return
         except asyncio.CancelledError:
             for message in reversed(taken):
-                self._hands.shell.take_back(message, "the wait for the rest of its batch was cancelled")
+                self._shell.take_back(message, "the wait for the rest of its batch was cancelled")
             raise
 
 
@@ -158,11 +158,11 @@ class Iterators:
     """The iterators of the tasks that iterate over one consumer's messages.
 
     Args:
-        hands: The consumer's.
+        shell: The consumer's.
     """
 
-    def __init__(self, hands: Hands) -> None:
-        self._hands, self._shell = hands, hands.shell
+    def __init__(self, shell: ConsumerShell) -> None:
+        self._shell = shell
         self._by_task: WeakKeyDictionary[asyncio.Task[object], Messages] = WeakKeyDictionary()
 
     def of_task(self) -> Messages:
@@ -173,13 +173,13 @@ class Iterators:
         """
         task = asyncio.current_task()
         if not self._shell.is_open and not self._shell.closing.is_set():
-            return Messages(self._hands)
-        self._hands.check_iterable()
+            return Messages(self._shell)
+        self._shell.check_iterable()
         if task is None:
-            return Messages(self._hands)
+            return Messages(self._shell)
         found = self._by_task.get(task)
         if found is None:
-            found = self._by_task[task] = Messages(self._hands)
+            found = self._by_task[task] = Messages(self._shell)
             task.add_done_callback(self._ended)
         return found
 
@@ -212,7 +212,7 @@ class Handling:
     """Runs one handler over the messages of a consumer.
 
     Args:
-        hands: The consumer's.
+        shell: The consumer's.
         handler: Called for each message.
         concurrency: Number of workers, 1..10000.
 
@@ -221,15 +221,15 @@ class Handling:
     """
 
     def __init__(
-        self, hands: Hands, handler: Callable[[Message], Awaitable[object] | object], concurrency: int
+        self, shell: ConsumerShell, handler: Callable[[Message], Awaitable[object] | object], concurrency: int
     ) -> None:
         check_handler(handler)
         check_concurrency(concurrency)
-        self._messages = Messages(hands, is_handler=True)
+        self._messages = Messages(shell, is_handler=True)
         self._handler = handler
-        self._shell = hands.shell
-        self._busy = hands.shell.busy
-        self._giving_up = hands.shell.giving_up
+        self._shell = shell
+        self._busy = shell.busy
+        self._giving_up = shell.giving_up
         self._name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
         self._is_async = is_async(handler)
         # A message that is redelivered over another connection while its partition's handler still runs waits here.

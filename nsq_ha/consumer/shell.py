@@ -1,7 +1,9 @@
-"""The shell around a consumer's machine: what arrives, what is written and when, and who is woken.
+"""The shell around a consumer's machine: what arrives and is handed out, what is written and when, and who is woken.
 
 The rules are in ``consumer.machine``; nothing is decided here. Messages arrive in the event loop. Plain handlers run in
 threads, so answers come from any thread. Only one thread at a time may answer a message: there is no lock.
+
+The invariant: a message is handed out only while its connection is open.
 """
 
 from __future__ import annotations
@@ -20,31 +22,33 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.redaction import redact
 from nsq_ha.base.resuming import detached, resume
+from nsq_ha.base.threads import in_thread
 from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.consumer.actions import PartitionEvent
-from nsq_ha.consumer.answers import HasFailed, Said
+from nsq_ha.consumer.answers import CLOSED, HasFailed, Said
 from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
 from nsq_ha.consumer.failures import cause
-from nsq_ha.consumer.giving_up import GiveUpPublisher, GivingUp
-from nsq_ha.consumer.inflight import Stage, WriteFinish, WriteReady, WriteRequeue, WriteTouch
+from nsq_ha.consumer.giving_up import GiveUpPublisher, GivingUp, checked_from
+from nsq_ha.consumer.inflight import Stage, WriteFinish, WriteReady, WriteRequeue, WriteTouch, conn_of
 from nsq_ha.consumer.machine import ConsumerMachine, FinishedCopy, Flooded
-from nsq_ha.consumer.pause import Paused
+from nsq_ha.consumer.pause import Paused, PauseState
 from nsq_ha.consumer.reports import MessageReports
 from nsq_ha.engine import observe
 from nsq_ha.engine.loops import Alarm
-from nsq_ha.engine.observe import SILENT, Observer
-from nsq_ha.errors import ClosedError, ConfigError, NotInFlightError, NsqError, RemoteProtocolError
+from nsq_ha.engine.observe import Observer
+from nsq_ha.errors import BodyError, ClosedError, ConfigError, NotInFlightError, NsqError, RemoteProtocolError
 from nsq_ha.message import State
-from nsq_ha.policy.redelivery import is_damaged_for_good
+from nsq_ha.policy.redelivery import is_damaged_for_good, requeue_delay
 from nsq_ha.policy.skipping import Skipping, skipping_of
 from nsq_ha.policy.timing import Rarely
+from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, MARK, PackedBody, packed_body
 from nsq_ha.protocol.encoding import FIN, encode_fin, encode_fins, encode_ready, encode_req, encode_touch
 from nsq_ha.protocol.refusals import longest_delay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nsq_ha.consumer.inflight import Command, Subscription
+    from nsq_ha.consumer.inflight import Command, Recipient, Subscription
     from nsq_ha.errors import ServerError
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
@@ -63,6 +67,7 @@ class ConsumerShell:
         config: The consumer's options.
         publisher: Publishes given-up messages.
         observer: The consumer's.
+        check_loop: Raises if the running event loop is not the consumer's.
 
     Attributes:
         name: Topic and channel.
@@ -73,6 +78,8 @@ class ConsumerShell:
         machine: Decides.
         loop: Its event loop. None before it is started.
         giving_up: Decides whether a message is given up.
+        checked_from: Number of attempts from which on a message may be given up.
+        expands: Bodies may be compressed.
         clock: The event loop's.
         heartbeats: How often nsqd should send heartbeats.
         busy: The tasks that run a handler now.
@@ -87,7 +94,12 @@ class ConsumerShell:
     """
 
     def __init__(
-        self, name: str, config: ConsumerConfig, publisher: GiveUpPublisher, observer: Observer = SILENT
+        self,
+        name: str,
+        config: ConsumerConfig,
+        publisher: GiveUpPublisher,
+        observer: Observer,
+        check_loop: Callable[[], None],
     ) -> None:
         self.name = name
         self.config: ConsumerConfig = config
@@ -97,6 +109,8 @@ class ConsumerShell:
         self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, observer)
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
         self.giving_up: GivingUp = GivingUp(publisher, self.machine, self.take_back, observer)
+        self.checked_from: int = checked_from(config)
+        self.expands: bool = config.decompress
         self.busy: set[asyncio.Task[Any]] = set()
         self.closing: asyncio.Event = asyncio.Event()
         self.changed: asyncio.Event = asyncio.Event()
@@ -115,6 +129,8 @@ class ConsumerShell:
         self.is_open: bool = False  # started, and neither closing nor refused
         self.loop: asyncio.AbstractEventLoop | None = None
         self.waiters: list[asyncio.Future[None]] = []
+        self._check_loop = check_loop
+        self._expanding_bytes = 0  # what bodies may become that are being expanded in threads
         self._alarm = Alarm(self._tick)
         self._lines: defaultdict[str, Rarely] = defaultdict(Rarely)
 
@@ -253,6 +269,117 @@ class ConsumerShell:
         first.set_result(None)
         if waiting is not None:
             resume(waiting)
+
+    # ------------------------------------------------------------ before a message is handed out
+
+    def check_iterable(self) -> None:
+        """Check that ``run`` does not take the messages.
+
+        Raises:
+            ConfigError: It does.
+        """
+        if self.machine.is_run and not self.closing.is_set():
+            raise ConfigError(
+                f"{self.name} cannot be iterated while run() hands its messages to a handler: iterate before or after"
+                f" run(), or make another Consumer"
+            )
+
+    def is_exhausted(self) -> bool:
+        """Return whether no message will come until one is answered."""
+        machine = self.machine
+        if machine.pause.state is PauseState.IN_TEST:
+            return True
+        return not machine.queue and machine.flow.is_full
+
+    def check_waits(self, taker: Recipient) -> None:
+        """Check that somebody may wait for a message; a task that iterates asks for messages now.
+
+        Raises:
+            StopAsyncIteration: The consumer was closed.
+            ConfigError: ``run`` takes the messages, or another event loop runs.
+        """
+        self._check_loop()
+        if not self.is_open:
+            if self.closing.is_set() and self.failure is None:
+                raise StopAsyncIteration
+            self.check_open()
+        machine = self.machine
+        if not taker.is_handler:
+            self.check_iterable()
+            if machine.flow.is_held and not machine.is_run:
+                machine.flow.hold(monotonic(), is_held=False)
+            if not machine.queue:
+                machine.flow.emptied(monotonic())
+
+    async def may_be_handled(self, message: Message) -> bool:
+        """Return whether to hand out a message; if not, it is answered or will be redelivered."""
+        try:
+            if message.attempts >= self.checked_from and not await self.giving_up.may_be_handled(message):
+                return False
+            header = message.ext
+            return not self.expands or header is None or MARK not in header or await self._expanded(message, header)
+        except asyncio.CancelledError:
+            self.take_back(message, "the task that waited for it was cancelled")
+            raise
+
+    async def _expanded(self, message: Message, ext: bytes) -> bool:
+        """Decompress the body of a message if it is compressed; return False if it counts as failed."""
+        try:
+            packed = packed_body(message.body, ext, self.config.max_decompressed_bytes)
+            if packed is None:
+                return True
+            body = await self._expand(packed)
+        except ValueError as error:
+            delay = requeue_delay(self.config, message.attempts, is_ordered=conn_of(message).is_ordered)
+            failure = BodyError(
+                "cannot be decompressed",
+                f"it {error}",
+                topic=message.topic,
+                partition=message.partition,
+                message_id=message.internal_id,
+            )
+            await self.giving_up.unreadable(message, failure, delay)
+            return False
+        if self.closing.is_set():
+            self.take_back(message, CLOSED)
+            return False
+        if message.answered or message.state is State.ORPHANED:  # its connection was lost meanwhile
+            return False
+        message.compressed = (message.body, ext)
+        message.body, message.ext = body, packed.ext
+        self.machine.flow.seen(len(body), monotonic())
+        self.due()
+        return True
+
+    async def _expand(self, packed: PackedBody) -> bytes:
+        """Expand a body once it has room, in a thread if it is large.
+
+        RDY cannot limit what bodies expand to. So they wait here, as they would wait at nsqd if they were that large.
+        A cancellation leaves the message to the next caller.
+        """
+        while self._is_crowded(packed.bound) and not self.closing.is_set():
+            self.is_watched = True
+            self.changed.clear()
+            await self.changed.wait()
+        if packed.bound <= AT_ONCE_BYTES:
+            return packed.expand()
+        self._expanding_bytes += packed.bound
+        try:
+            return await in_thread(packed.expand)
+        finally:
+            self._expanding_bytes -= packed.bound
+
+    def _is_crowded(self, more: int) -> bool:
+        machine = self.machine
+        expanded = machine.expanded_bytes() + self._expanding_bytes
+        return expanded > 0 and expanded + more > machine.flow.max_bytes
+
+    def held_bytes(self) -> int:
+        """Return the bytes of all bodies that wait here, or were handed out and are unanswered as far as is known.
+
+        Compressed bodies count as they are, and expanded ones as they became.
+        """
+        return self.machine.held_bytes() + self._expanding_bytes
 
     # ------------------------------------------------------------ what the machine wants
 

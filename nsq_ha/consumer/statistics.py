@@ -14,22 +14,22 @@ from nsq_ha.message import State
 from nsq_ha.stats import ConsumerPartition, ConsumerStats, PartitionState
 
 if TYPE_CHECKING:
-    from nsq_ha.consumer.handing import Hands
     from nsq_ha.consumer.inflight import ReadPartition
     from nsq_ha.consumer.machine import ConsumerMachine
+    from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.engine.lookups import LookupCounts, TopicWatch
 
 
-def consumer_stats(hands: Hands, watch: TopicWatch | None, lookups: LookupCounts) -> ConsumerStats:
+def consumer_stats(shell: ConsumerShell, watch: TopicWatch | None, lookups: LookupCounts) -> ConsumerStats:
     """Return the statistics of a consumer.
 
     Args:
-        hands: Its messages.
+        shell: The consumer's.
         watch: The topic's lookups. None before the consumer is entered.
         lookups: Counts of all lookups.
     """
-    shell, machine = hands.shell, hands.shell.machine
-    flow, read, past = machine.flow, dict(machine.partitions), machine.subscriptions.past
+    machine, flow = shell.machine, shell.machine.flow
+    read, past = dict(machine.partitions), machine.subscriptions.past
     waiting = Counter(message.partition for message in machine.in_state(State.QUEUED))
     partitions = [
         _partition(shell.topic, watch, each, waiting[number], is_closing=machine.is_closing)
@@ -44,7 +44,7 @@ def consumer_stats(hands: Hands, watch: TopicWatch | None, lookups: LookupCounts
         max_in_flight=flow.max_in_flight,
         max_rate=None if flow.rate is None else flow.rate.per_second,
         limited_seconds=flow.limited_seconds,
-        held_bytes=hands.held_bytes(),
+        held_bytes=shell.held_bytes(),
         given_up=shell.giving_up.given_up,
         handled=flow.handler_calls,
         handler_seconds=flow.handler_seconds,

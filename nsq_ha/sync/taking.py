@@ -91,7 +91,7 @@ class ThreadedConsumer(nsq_ha.Consumer):
 
     def messages(self) -> Messages:
         """Return an iterator over the messages, whose owner is known by it."""
-        return Messages(self._hands)
+        return Messages(self._shell)
 
     async def take_into(self, ready: deque[Message], messages: Messages, most: int) -> None:
         """Wait for a message and append it to ``ready``, with those that can be handed out at once.
@@ -105,7 +105,7 @@ class ThreadedConsumer(nsq_ha.Consumer):
             StopAsyncIteration: The consumer was closed.
             NsqError: As for an iteration.
         """
-        self._hands.check_iterable()
+        self._shell.check_iterable()
         ready.append(await anext(messages))
         for _ in range(most - 1):
             message = messages.take_now()
@@ -120,7 +120,7 @@ class ThreadedConsumer(nsq_ha.Consumer):
             StopAsyncIteration: The consumer was closed.
             NsqError: As for an iteration.
         """
-        self._hands.check_iterable()
+        self._shell.check_iterable()
         return await messages.batch(max_messages, max_wait)
 
     def left(self, messages: Messages) -> None:

@@ -237,7 +237,7 @@ class FakeConsumer(Consumer):
 
     def stats(self) -> ConsumerStats:
         """Return the counts; there are no partitions."""
-        stats, finished = consumer_stats(self._hands, None, self._lookups.counts), len(self.finished)
+        stats, finished = consumer_stats(self._shell, None, self._lookups.counts), len(self.finished)
         in_flight = stats.in_flight + stats.finished - finished
         return replace(stats, partitions=(), finished=finished, in_flight=in_flight)
 
