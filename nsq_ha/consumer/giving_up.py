@@ -18,7 +18,7 @@ from nsq_ha.base.tasks import Tasks
 from nsq_ha.base.threads import HandlerThreads, is_async
 from nsq_ha.consumer.failures import FailureLog, facts, take_cause
 from nsq_ha.dead_letters.provenance import Failure, Provenance
-from nsq_ha.dead_letters.writing import forms
+from nsq_ha.dead_letters.writing import LetterForm, forms
 from nsq_ha.engine.lookups import Lookups
 from nsq_ha.engine.single_use import SingleUseClient, check_entered
 from nsq_ha.engine.waiting import is_foreign
@@ -30,7 +30,7 @@ from nsq_ha.policy.redelivery import MOST_REMEMBERED
 from nsq_ha.policy.timing import Rarely
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from nsq_ha.base.identity import MessageIdentity
     from nsq_ha.consumer.machine import ConsumerMachine
@@ -171,45 +171,24 @@ class GiveUpPublisher:
         """
         if self._producer is None or not self._is_needed:
             return
-        message, letters = as_stored(message), self.config.dead_letter_topic
+        message, topic, refusal = as_stored(message), self.config.dead_letter_topic, None
         view = await self._look_up_target()
         is_plain = self._is_direct or (view is not None and view.is_plain)
         options: dict[str, Any] = {}
         if not is_plain:  # nsqds without partitions know neither keys nor traces
             options["trace_id"] = message.trace_id or None
-            if letters is None:
+            if topic is None:
                 options["partition"] = message.partition
             else:
                 options["key"] = f"{message.topic}-{message.partition}"
-        if letters is not None:
-            meta = None if view is None else view.meta
-            takes_headers = False if is_plain else None if meta is None else meta.extend_support
-            await self._publish_letter(self._producer, message, why, options, takes_headers=takes_headers)
-            return
-        if message.ext:
-            options |= {"headers": message.headers, "tag": message.tag}
-        await self._producer.publish(message.topic, message.body, **options)
-
-    async def _publish_letter(
-        self,
-        producer: Publishes[Awaitable[object]],
-        message: Message,
-        why: Failure | None,
-        options: dict[str, Any],
-        *,
-        takes_headers: bool | None,
-    ) -> None:
-        """Publish a dead letter in the first form that the topic accepts."""
-        topic, refusal = self.config.dead_letter_topic or "", None
-        origin = Provenance.of(message, why or Failure("redelivered"), time.time())
-        for written in forms(message, origin, takes_headers=takes_headers):
+        for written in self._forms(message, why, view, is_plain=is_plain):
             more: dict[str, Any] = {}
             if written.headers is not None or written.tag is not None:
                 more = {"headers": written.headers, "tag": written.tag}
             try:
-                await producer.publish(topic, written.body, **options, **more)
+                await self._producer.publish(topic or message.topic, written.body, **options, **more)
             except (ConfigError, PublishError) as error:
-                if not _is_refused(error):
+                if topic is None or not _is_refused(error):
                     raise
                 refusal = error
                 continue
@@ -226,6 +205,17 @@ class GiveUpPublisher:
             f"dead_letter_topic {topic!r} accepts {message!r} in no form that keeps its headers: create it as an"
             f" extended topic, or raise the server's limit ({refusal})"
         ) from refusal
+
+    def _forms(
+        self, message: Message, why: Failure | None, view: TopicView | None, *, is_plain: bool
+    ) -> Iterable[LetterForm]:
+        """Return the forms in which to publish a message; the first one that the topic accepts is published."""
+        if self.config.dead_letter_topic is None:
+            return (LetterForm(message.body, message.headers if message.ext else None, message.tag),)
+        meta = None if view is None else view.meta
+        takes_headers = False if is_plain else None if meta is None else meta.extend_support
+        origin = Provenance.of(message, why or Failure("redelivered"), time.time())
+        return forms(message, origin, takes_headers=takes_headers)
 
     async def _look_up(self, topic: str, options: ClientConfig) -> TopicView | None:
         """Ask the nsqlookupds of ``options``. Return None if none answers in time."""
