@@ -245,12 +245,12 @@ class Consumer(SingleUseClient):
             return
         self._check_loop()
         task = asyncio.current_task()
-        is_awaited = self._shell.is_busy(task)
-        if not is_awaited:
-            self._iterators.leave(task, has_failed=has_failed)
+        if self._shell.is_busy(task):  # it would wait for itself
+            self._begin_close()
+            return
+        self._iterators.leave(task, has_failed=has_failed)
         self._begin_close()
-        if not is_awaited:
-            await self._close.wait()
+        await self._close.wait()
 
     async def _close_gently(self) -> None:
         loop = asyncio.get_running_loop()
@@ -302,8 +302,8 @@ class Consumer(SingleUseClient):
         Returns:
             Waits for the end.
         """
-        loop, kept = self._loop, [(conn.source.nsqd, *conn.kept) for conn in self._shell.machine.conns]
-        kept = [(nsqd, least, most) for nsqd, least, most in kept if most]
+        loop = self._loop
+        kept = sorted((conn.node.address, *conn.kept) for conn in self._shell.machine.conns if conn.kept[1])
         if not kept or loop is None:
             return None
         done: concurrent.futures.Future[None] | None = None
@@ -321,7 +321,7 @@ class Consumer(SingleUseClient):
                     " message timeout: %s. Use the consumer with `async with`, or await aclose()",
                     self._name,
                     _number(sum(least for _, least, _ in kept), sum(most for _, _, most in kept)),
-                    ", ".join(f"{_number(least, most)} of {nsqd}" for nsqd, least, most in sorted(kept)),
+                    ", ".join(f"{_number(least, most)} of {nsqd}" for nsqd, least, most in kept),
                 )
 
         return wait

@@ -157,8 +157,7 @@ class Flow:
 
     def joined(self, now: float) -> None:
         """Record that a connection was subscribed, or that one is not any more."""
-        conns = [conn for each in self._partitions.values() if (conn := each.conn) is not None and conn.is_reading]
-        self.msg_timeout = min((conn.msg_timeout for conn in conns), default=60.0)
+        self.msg_timeout = min((conn.msg_timeout for conn in self._live().values()), default=60.0)
         self.due(now)
 
     def arrived(self, body_bytes: int, now: float) -> None:

@@ -137,12 +137,8 @@ class ConsumerReports:
             log.info("%s: the leader moved from %s", name, connection)
         elif what == "gone":
             is_plain = name == self._watch.topic
-            log.info(
-                "%s",
-                f"{name}: an nsqd that is no longer listed is not read any more"
-                if is_plain
-                else f"{name} is no longer a partition of the topic",
-            )
+            said = ": an nsqd that is no longer listed is not read any more"
+            log.info("%s%s", name, said if is_plain else " is no longer a partition of the topic")
 
     def _failed(self, event: PartitionEvent, partition: ReadPartition) -> None:
         """Log a failure, as a warning if failures have lasted long enough."""
