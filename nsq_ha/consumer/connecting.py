@@ -22,7 +22,6 @@ from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.consumer.actions import ConnectionAction, LookUps, PartitionEvent, Unreadable
 from nsq_ha.consumer.clock import ROUND_TRIPS
 from nsq_ha.consumer.partitions import Partitions
-from nsq_ha.consumer.reports import ConsumerReports
 from nsq_ha.consumer.shell import Source
 from nsq_ha.consumer.starting import Starting
 from nsq_ha.engine.connect_limiter import ConnectLimiter, ended
@@ -69,8 +68,7 @@ class Connecting:
         shell: The consumer's.
 
     Attributes:
-        partitions: What is read, in words.
-        reports: Tells what happens to partitions.
+        partitions: What is read, and what happens to it, in words.
     """
 
     def __init__(self, watch: TopicWatch, channel: str, config: ConsumerConfig, shell: ConsumerShell) -> None:
@@ -80,7 +78,6 @@ class Connecting:
         self._shell = shell
         self._subscriptions = shell.machine.subscriptions
         self.partitions: Partitions = Partitions(watch, channel, config, shell.machine, monotonic())
-        self.reports: ConsumerReports = ConsumerReports(watch, channel, self.partitions.why_not)
         self._starting = Starting(watch, channel, config)
         self._limiter = ConnectLimiter()
         self._limits: defaultdict[str, ConnectLimit] = defaultdict(ConnectLimit)
@@ -91,7 +88,7 @@ class Connecting:
         shell.acts |= {
             ConnectionAction: self._act,
             LookUps: lambda action: watch.look_up_often(is_wanted=action.are_frequent),
-            PartitionEvent: self.reports.report,
+            PartitionEvent: self.partitions.report,
             Unreadable: lambda action: shell.refused(action.error),
         }
 

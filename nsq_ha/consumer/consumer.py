@@ -143,8 +143,7 @@ class Consumer(SingleUseClient):
                 # A plain topic that no nsqd has keeps its messages for its first channel: nothing is missed.
                 await self._wait_until(lambda: self._is_subscribed() or watch.is_nowhere)
         except TimeoutError:
-            if not connecting.reports.has_warned:  # else it has just been said why
-                connecting.partitions.warn_at_start(monotonic())
+            connecting.partitions.warn_at_start(monotonic())
 
     async def wait_subscribed(self) -> None:
         """Wait until all partitions to read are subscribed, without a time limit.

@@ -1,4 +1,7 @@
-"""What a consumer reads, in words: whether all partitions are subscribed, and why not. Any thread may ask."""
+"""What a consumer reads, in words: whether all partitions are subscribed, why not, and what happens to them.
+
+Any thread may ask. What happens is told by log lines and by the application's ``on_event``.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.consumer import choice
 from nsq_ha.engine.lookup_log import numbered
-from nsq_ha.errors import TopicNotFoundError
+from nsq_ha.errors import RemoteProtocolError, ServerError, TopicNotFoundError
+from nsq_ha.events import Connected, Disconnected, Recovered, Refused, Stalled
 from nsq_ha.policy.health import Trouble
 
 if TYPE_CHECKING:
+    from nsq_ha.consumer.actions import PartitionEvent
+    from nsq_ha.consumer.inflight import ReadPartition
     from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.engine.lookups import TopicWatch
+    from nsq_ha.events import Event
     from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import TopicView
 
@@ -42,7 +49,9 @@ class Partitions:
     ) -> None:
         self.watch: TopicWatch = watch
         self._opened_at = now
+        self._channel = channel
         self._name = f"{watch.topic}/{channel}"
+        self._has_warned = False  # of an absent topic
         self._config = config
         self._machine = machine
 
@@ -76,7 +85,9 @@ class Partitions:
         return found
 
     def warn_at_start(self, now: float) -> None:
-        """Warn that entering continues without all partitions."""
+        """Warn that entering continues without all partitions, unless it has just been said why."""
+        if self._has_warned:
+            return
         without = sorted(self.without_channel())
         log.warning(
             "%s: not all partitions are subscribed yet, continuing in the background: %s%s",
@@ -138,6 +149,76 @@ class Partitions:
             return numbered(numbers)
         known = view.known
         return ", ".join(f"nsqd {known[each].address}" if each in known else "an nsqd" for each in numbers)
+
+    # ------------------------------------------------------------ what happens to them
+
+    def _tell(self, kind: Callable[..., Event], partition: ReadPartition | None, **facts: object) -> None:
+        watch, number = self.watch, None if partition is None else partition.number
+        watch.observer.event(kind(topic=watch.topic, channel=self._channel, partition=number, **facts))
+
+    def report(self, event: PartitionEvent) -> None:
+        """Tell what has happened to a partition, or to the topic."""
+        if event.partition is None:
+            self._of_topic(event)
+        elif event.what == "failed":
+            self._failed(event, event.partition)
+        else:
+            self._changed(event, event.partition)
+
+    def _changed(self, event: PartitionEvent, partition: ReadPartition) -> None:
+        what, _, node, error, conn, outage = event
+        name, address = self.watch.name_of(partition.number), "" if node is None else node.address
+        connection = "" if conn is None or conn.handle is None else conn.handle.name
+        if what == "subscribed":
+            log.info("subscribed to %s over %s", name, connection)
+            self._tell(Connected, partition, nsqd=address)
+        elif what == "replaced":
+            log.debug("%s: opened another connection to nsqd %s, %s", name, address, connection)
+        elif what == "disconnected":
+            self._tell(Disconnected, partition, nsqd=address, reason=str(error))
+        elif what == "settled" and outage is not None:
+            # At the same level as the warning, so that whoever saw that sees this, too.
+            log.warning("%s at nsqd %s: reading again after %.0f s", name, address, outage.seconds)
+            self._tell(Recovered, partition, **outage._asdict())
+        elif what == "refused" and isinstance(error, ServerError):
+            self._tell(Refused, partition, nsqd=address, code=error.code, text=str(error))
+        elif what == "final":
+            log.error("%s at nsqd %s: %s", name, address, error)
+        elif what == "moved":
+            log.info("%s: the leader moved from %s", name, connection)
+        elif what == "gone":
+            is_plain = name == self.watch.topic
+            said = ": an nsqd that is no longer listed is not read any more"
+            log.info("%s%s", name, said if is_plain else " is no longer a partition of the topic")
+
+    def _failed(self, event: PartitionEvent, partition: ReadPartition) -> None:
+        """Log a failure, as a warning if failures have lasted long enough."""
+        outage, error, said = event.outage, event.error, str(event.error)
+        if event.node is not None:  # many reasons begin with the address
+            name, address = self.watch.name_of(partition.number), event.node.address
+            said = f"{name} at nsqd {address}: {said.removeprefix(address).removeprefix(':').lstrip()}"
+        if outage is not None:
+            log.warning("%s; still trying after %.0f s and %d failures", said, *outage)
+            self._tell(Stalled, partition, reason=str(error), **outage._asdict())
+        elif partition.outage.failures > 1:
+            log.debug("%s", said)
+        else:
+            # The next connection may seem sound until nsqd delivers the same message again, a message timeout later.
+            log.log(logging.WARNING if isinstance(error, RemoteProtocolError) else logging.INFO, "%s", said)
+
+    def _of_topic(self, event: PartitionEvent) -> None:
+        """Tell that there is nothing to read, or that there is something again."""
+        outage, name = event.outage, self._name
+        if outage is None:
+            return
+        if event.what == "found":
+            log.warning("%s: found the topic after %.0f s", name, outage.seconds)
+            self._tell(Recovered, None, **outage._asdict())
+        else:
+            self._has_warned = True
+            why = self.why_not()
+            log.warning("%s: nothing to read for %.0f s: %s; still looking", name, outage.seconds, why)
+            self._tell(Stalled, None, reason=why, **outage._asdict())
 
 
 def _by_cause(troubles: Mapping[int, str], named: Callable[[list[int]], str]) -> str:
