@@ -30,7 +30,6 @@ from nsq_ha.consumer.shell import ConsumerShell
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.lookups import Lookups
-from nsq_ha.engine.observe import Observer
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, ResponseTimeoutError
@@ -97,13 +96,10 @@ class Consumer(SingleUseClient):
         if callable(self.config.on_give_up):
             check_handler(self.config.on_give_up, "on_give_up")
         self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)
-        self._observer = Observer(self.config.on_event)
-        self._shell = self._shell_type(
-            self._name, self.config, self._give_up_publisher, self._observer, self._check_loop
-        )
+        self._shell = self._shell_type(self._name, self.config, self._give_up_publisher, self._check_loop)
         self._iterators = Iterators(self._shell)
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
-        self._lookups = Lookups(self.config, access="r", observer=self._observer, channel=self.channel)
+        self._lookups = Lookups(self.config, access="r", observer=self._shell.observer, channel=self.channel)
         self._connecting: Connecting | None = None
         self._is_signalled = False
 
@@ -282,7 +278,7 @@ class Consumer(SingleUseClient):
             await self._connecting.end()
         await self._shell.giving_up.aclose()
         await self._lookups.aclose()
-        self._observer.flush()
+        self._shell.observer.flush()
         clients.closed(self)
         # Their answers can no longer be sent; workers that wait for a message end by themselves.
         for task in tuple(self._shell.busy):

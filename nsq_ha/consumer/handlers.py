@@ -228,8 +228,6 @@ class Handling:
         self._messages = Messages(shell, is_handler=True)
         self._handler = handler
         self._shell = shell
-        self._busy = shell.busy
-        self._giving_up = shell.giving_up
         self._name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
         self._is_async = is_async(handler)
         # A message that is redelivered over another connection while its partition's handler still runs waits here.
@@ -325,7 +323,7 @@ class Handling:
                 self._shell.take_back(unseen, "the handler of its partition was cancelled")
 
     async def _handle(self, message: Message, worker: asyncio.Task[Any]) -> None:
-        self._busy.add(worker)
+        self._shell.busy.add(worker)
         began = self._ended  # set just now: the previous handler ended, or the message was taken
         try:
             try:
@@ -343,7 +341,7 @@ class Handling:
             if not is_foreign(error):
                 self._left(message, error)
                 raise
-            await self._giving_up.failed(message, error)
+            await self._shell.giving_up.failed(message, error)
         else:
             if not message.answered:
                 if outcome is False:
@@ -354,7 +352,7 @@ class Handling:
                     )
                 message.finish()
         finally:
-            self._busy.discard(worker)
+            self._shell.busy.discard(worker)
 
     def _left(self, message: Message, error: BaseException) -> None:
         """Return a message whose handler was cancelled, or has ended :meth:`run`: that is no failed attempt."""

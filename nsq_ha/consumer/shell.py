@@ -66,7 +66,6 @@ class ConsumerShell:
         name: Topic and channel.
         config: The consumer's options.
         publisher: Publishes given-up messages.
-        observer: The consumer's.
         check_loop: Raises if the running event loop is not the consumer's.
 
     Attributes:
@@ -75,6 +74,7 @@ class ConsumerShell:
         topic: The topic.
         channel: The channel.
         skipping: Decides which messages are finished unhandled. None hands out all.
+        observer: Passes on what the application wants to be told.
         machine: Decides.
         loop: Its event loop. None before it is started.
         giving_up: Decides whether a message is given up.
@@ -94,21 +94,17 @@ class ConsumerShell:
     """
 
     def __init__(
-        self,
-        name: str,
-        config: ConsumerConfig,
-        publisher: GiveUpPublisher,
-        observer: Observer,
-        check_loop: Callable[[], None],
+        self, name: str, config: ConsumerConfig, publisher: GiveUpPublisher, check_loop: Callable[[], None]
     ) -> None:
         self.name = name
         self.config: ConsumerConfig = config
         self.topic, _, self.channel = name.partition("/")
         self.skipping: Skipping | None = skipping_of(config.skip_header, config.ext_filter)
+        self.observer: Observer = Observer(config.on_event)
         self.machine: ConsumerMachine = ConsumerMachine(config, random.random, monotonic(), self.topic)
-        self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, observer)
+        self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, self.observer)
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
-        self.giving_up: GivingUp = GivingUp(publisher, self.machine, self.take_back, observer)
+        self.giving_up: GivingUp = GivingUp(publisher, self.machine, self.take_back, self.observer)
         self.checked_from: int = checked_from(config)
         self.expands: bool = config.decompress
         self.busy: set[asyncio.Task[Any]] = set()
@@ -117,7 +113,7 @@ class ConsumerShell:
         self.is_watched: bool = False
         self.is_due: bool = False
         self.failure: NsqError | None = None
-        self._reports = reports = MessageReports(name, observer)
+        self._reports = reports = MessageReports(name, self.observer)
         self.acts: dict[type, Callable[[Any], object]] = {
             Said: reports.said,
             FinishedCopy: reports.finished_copy,
