@@ -61,8 +61,7 @@ SPARK = ("tests/spark", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glo
 """What ``make spark-floor`` runs as well."""
 MACHINES = tuple(f"producer/{name}.py" for name in ("actions", "connections", "lanes", "machine", "reasons", "state"))
 MACHINES += tuple(
-    f"consumer/{name}.py"
-    for name in ("actions", "answers", "choice", "flow", "inflight", "machine", "pause", "subscriptions")
+    f"consumer/{name}.py" for name in ("answers", "choice", "flow", "inflight", "machine", "pause", "subscriptions")
 )
 """The machines of a producer and a consumer."""
 OF_MACHINES = tuple(

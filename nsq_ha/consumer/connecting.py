@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.tasks import Tasks
 from nsq_ha.base.unexpected import report_unexpected
-from nsq_ha.consumer.actions import ConnectionAction, LookUps, PartitionEvent, Unreadable
 from nsq_ha.consumer.clock import ROUND_TRIPS
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.shell import Source
 from nsq_ha.consumer.starting import Starting
+from nsq_ha.consumer.subscriptions import ConnectionAction, LookUps, PartitionEvent, Unreadable
 from nsq_ha.engine.connect_limiter import ConnectLimiter, ended
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.waiting import is_foreign, uninterrupted

@@ -17,9 +17,9 @@ from nsq_ha.events import Connected, Disconnected, Recovered, Refused, Stalled
 from nsq_ha.policy.health import Trouble
 
 if TYPE_CHECKING:
-    from nsq_ha.consumer.actions import PartitionEvent
     from nsq_ha.consumer.inflight import ReadPartition
     from nsq_ha.consumer.machine import ConsumerMachine
+    from nsq_ha.consumer.subscriptions import PartitionEvent
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.events import Event
     from nsq_ha.options.config import ConsumerConfig

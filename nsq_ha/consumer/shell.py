@@ -24,7 +24,6 @@ from nsq_ha.base.redaction import redact
 from nsq_ha.base.resuming import detached, resume
 from nsq_ha.base.threads import in_thread
 from nsq_ha.base.unexpected import report_unexpected
-from nsq_ha.consumer.actions import PartitionEvent
 from nsq_ha.consumer.answers import CLOSED, HasFailed, Said
 from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
 from nsq_ha.consumer.failures import cause
@@ -33,6 +32,7 @@ from nsq_ha.consumer.inflight import Stage, WriteFinish, WriteReady, WriteRequeu
 from nsq_ha.consumer.machine import ConsumerMachine, FinishedCopy, Flooded
 from nsq_ha.consumer.pause import Paused, PauseState
 from nsq_ha.consumer.reports import MessageReports
+from nsq_ha.consumer.subscriptions import PartitionEvent
 from nsq_ha.engine import observe
 from nsq_ha.engine.loops import Alarm
 from nsq_ha.engine.observe import Observer

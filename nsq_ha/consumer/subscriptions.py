@@ -28,10 +28,9 @@ Source: server failures 3.7, 3.9, 4.1 to 4.4; server protocol 3.3.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from nsq_ha.consumer import choice
-from nsq_ha.consumer.actions import ConnectionAction, LookUps, PartitionEvent, Unreadable
 from nsq_ha.consumer.answers import Said
 from nsq_ha.consumer.inflight import DeliveryCounts, ReadPartition, Stage, Subscription
 from nsq_ha.errors import (
@@ -52,7 +51,7 @@ from nsq_ha.policy.connect_limit import SETTLED
 from nsq_ha.policy.liveness import SILENT_INTERVALS
 from nsq_ha.policy.permission import RENEWABLE
 from nsq_ha.policy.plain_topology import explained
-from nsq_ha.policy.timing import Outage, delay_after
+from nsq_ha.policy.timing import Outage, Warned, delay_after
 from nsq_ha.policy.tls_renewal import Phase
 
 if TYPE_CHECKING:
@@ -74,6 +73,56 @@ _PERMANENT: Final = (
     MessageRefusedError,
     TlsRequiredError,
 )
+
+
+class ConnectionAction(NamedTuple):
+    """Something to do with a connection.
+
+    Attributes:
+        what: ``open`` and subscribe; ``abort`` it or the attempt to open it; ``close`` it when what is buffered has
+            been sent; ``stop``: send CLS, and say :meth:`Subscriptions.stopped` when it is answered or cannot be;
+            ``keep alive`` with a NOP, since nsqd writes no more; ``leave``: requeue what nsqd would keep, then end it,
+            since its partition is read no more.
+        conn: The connection.
+        reason: Why it is aborted.
+    """
+
+    what: Literal["open", "abort", "close", "stop", "keep alive", "leave"]
+    conn: Subscription
+    reason: NsqError | None = None
+
+
+class LookUps(NamedTuple):
+    """Look the topic up often from now on, or no longer."""
+
+    are_frequent: bool
+
+
+class Unreadable(NamedTuple):
+    """Tell the application that retrying cannot help."""
+
+    error: NsqError
+
+
+class PartitionEvent(NamedTuple):
+    """Something of a partition, or of the topic, to log, and to tell the application.
+
+    Attributes:
+        what: ``subscribed``, ``replaced``, ``disconnected``, ``failed``, ``settled``, ``refused``, ``final``,
+            ``moved`` or ``gone``; of the whole topic ``absent`` or ``found``.
+        partition: The partition. None if it is about the topic.
+        node: The nsqd. None if it is not about one.
+        error: Why.
+        conn: The connection.
+        outage: The facts, if there is a reason to warn.
+    """
+
+    what: str
+    partition: ReadPartition | None = None
+    node: Node | None = None
+    error: NsqError | None = None
+    conn: Subscription | None = None
+    outage: Warned | None = None
 
 
 class Subscriptions:

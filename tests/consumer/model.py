@@ -4,7 +4,6 @@ import random
 from types import SimpleNamespace
 from typing import Any, Final
 
-from nsq_ha.consumer.actions import ConnectionAction, LookUps, PartitionEvent, Unreadable
 from nsq_ha.consumer.answers import CLOSED, HasFailed
 from nsq_ha.consumer.inflight import (
     ReadPartition,
@@ -17,6 +16,7 @@ from nsq_ha.consumer.inflight import (
     WriteTouch,
 )
 from nsq_ha.consumer.machine import ConsumerMachine, FinishedCopy, Flooded
+from nsq_ha.consumer.subscriptions import ConnectionAction, LookUps, PartitionEvent, Unreadable
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ServerError
 from nsq_ha.message import Message, State
 from nsq_ha.options.config import ConsumerConfig

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from nsq_ha import Backoff, ConsumerConfig, ExtFilter
-from nsq_ha.consumer.actions import ConnectionAction, LookUps, PartitionEvent, Unreadable
 from nsq_ha.consumer.answers import Said
 from nsq_ha.consumer.inflight import ReadPartition, Stage, Subscription
 from nsq_ha.consumer.machine import ConsumerMachine
+from nsq_ha.consumer.subscriptions import ConnectionAction, LookUps, PartitionEvent, Unreadable
 from nsq_ha.errors import (
     AuthError,
     ChannelNotRegisteredError,
