@@ -9,7 +9,7 @@ import pytest
 
 from nsq_ha import Backoff, Producer
 from nsq_ha.consumer.answers import Answering
-from nsq_ha.consumer.connecting import Connecting
+from nsq_ha.consumer.inflight import Subscription
 from nsq_ha.consumer.machine import ConsumerMachine
 from nsq_ha.consumer.shell import Source
 from nsq_ha.consumer.subscriptions import Subscriptions
@@ -62,7 +62,7 @@ CONSUMER: Final[dict[str, tuple[object, str]]] = {
     "a new view": (Subscriptions, "viewed"),
     "an open connection": (Subscriptions, "opened"),
     "subscribing": (connection.Connection, "subscribe"),
-    "answering through a connection": (Connecting, "_attach"),
+    "answering through a connection": (Subscription, "opened"),
     "receiving": (Source, "arrived"),
     "arriving": (ConsumerMachine, "arrived"),
     "a subscribed connection": (Subscriptions, "subscribed"),

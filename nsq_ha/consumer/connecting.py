@@ -160,16 +160,13 @@ class Connecting:
                 connection.abort(error if by_nsqd else ConnectionLostError("not used"))  # type: ignore[arg-type]
             if not is_foreign(error):
                 raise
-            self._subscriptions.failed(conn, self._explained(conn, error), monotonic())
+            if not isinstance(error, NsqError):
+                report_unexpected(log, self._watch.name_of(conn.partition.number), error)
+                error = ConnectionLostError(f"unexpected error while consuming: {error!r}")
+            self._subscriptions.failed(conn, error, monotonic())
         finally:
             self._attempts.pop(conn, None)
         self._shell.drain()
-
-    def _explained(self, conn: Subscription, error: BaseException) -> NsqError:
-        if isinstance(error, NsqError):
-            return error
-        report_unexpected(log, self._watch.name_of(conn.partition.number), error)
-        return ConnectionLostError(f"unexpected error while consuming: {error!r}")
 
     async def _connect(self, conn: Subscription) -> None:
         node, number = conn.node, conn.partition.number
@@ -186,7 +183,7 @@ class Connecting:
         if not self._subscriptions.opened(conn, monotonic()):
             raise ConnectionLostError("no longer needed")
         self._shell.drain()  # leave the former leader first
-        await self._subscribe(conn, connection, node)
+        await self._subscribe(conn, connection)
         if not connection.is_open:
             raise ConnectionLostError(f"the connection to {node.address} was lost")
 
@@ -209,13 +206,22 @@ class Connecting:
                 raise ConnectError(f"{node.address} refused a heartbeat interval of {interval:g} s: {error}") from error
             raise
 
-    async def _subscribe(self, conn: Subscription, connection: Connection, node: Node) -> None:
+    async def _subscribe(self, conn: Subscription, connection: Connection) -> None:
         """Subscribe; messages arrive with the connection's source."""
-        async with self._limiter.slots(node):
+        meta, topic, number = conn.meta, self._watch.topic, conn.partition.number
+        async with self._limiter.slots(conn.node):
             position = await self._starting.prepare(conn)
-        self._attach(conn, connection)
+        conn.opened(connection.identity)
+        conn.handle = connection
+        if not meta.is_partitioned:
+            command: Sub | SubOrdered | SubAdvanced = Sub(topic, self._channel, None)
+        elif conn.is_ordered:
+            command = SubOrdered(topic, self._channel, number)
+        else:
+            command = SubAdvanced(topic, self._channel, number, position)
+        layout = layout_for(detail=meta.is_partitioned, ext=meta.is_partitioned and meta.extend_support)
         try:
-            await self._send_sub(connection, conn, position)
+            await connection.subscribe(command, conn.source, layout)
         except ServerError as error:
             if (better := self._starting.after_refusal(conn, error)) is not error:
                 raise better from error
@@ -223,27 +229,6 @@ class Connecting:
         conn.partition.has_channel = True
         await self._starting.replicate(conn)
         conn.partition.is_started = True
-
-    def _attach(self, conn: Subscription, connection: Connection) -> None:
-        """Answer over ``connection`` what arrives over it."""
-        identity = connection.identity
-        conn.opened(
-            msg_timeout=identity.msg_timeout / 1000,
-            max_msg_timeout=identity.max_msg_timeout / 1000,
-            max_ready=identity.max_rdy_count,
-        )
-        conn.handle, conn.repeats_ready = connection, identity.counts_ready_down
-
-    async def _send_sub(self, connection: Connection, conn: Subscription, start: str | None) -> None:
-        meta, topic, number = conn.meta, self._watch.topic, conn.partition.number
-        if not meta.is_partitioned:
-            command: Sub | SubOrdered | SubAdvanced = Sub(topic, self._channel, None)
-        elif conn.is_ordered:
-            command = SubOrdered(topic, self._channel, number)
-        else:
-            command = SubAdvanced(topic, self._channel, number, start)
-        layout = layout_for(detail=meta.is_partitioned, ext=meta.is_partitioned and meta.extend_support)
-        await connection.subscribe(command, conn.source, layout)
 
     def _lost(self, conn: Subscription, error: NsqError) -> None:
         """Take the end of a connection; one that is not subscribed yet fails its attempt."""

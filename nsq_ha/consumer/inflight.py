@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nsq_ha.errors import NsqError
     from nsq_ha.policy.redelivery import Stamp
     from nsq_ha.policy.tls_renewal import Lifetime
+    from nsq_ha.protocol.identify import Identity
 
 IN_TIME: Final = 0.95
 """Share of the message timeout that counts: the server's clock started before the message arrived."""
@@ -280,10 +281,11 @@ class Subscription:
         self._first: tuple[bytes, Stamp, int] | None = None
         self._is_first_finished = False
 
-    def opened(self, *, msg_timeout: float, max_msg_timeout: float, max_ready: int) -> None:
+    def opened(self, identity: Identity) -> None:
         """Record what IDENTIFY has settled; messages may arrive from now on."""
-        self.msg_timeout, self.max_msg_timeout = msg_timeout, max_msg_timeout
-        self.max_ready = 1 if self.is_ordered else max_ready
+        self.msg_timeout, self.max_msg_timeout = identity.msg_timeout / 1000, identity.max_msg_timeout / 1000
+        self.max_ready = 1 if self.is_ordered else identity.max_rdy_count
+        self.repeats_ready = identity.counts_ready_down
         self.is_open = True
 
     def is_outstanding(self, now: float) -> bool:

@@ -24,7 +24,6 @@ from nsq_ha.errors import ConnectionLostError, NsqError, TlsRequiredError
 from nsq_ha.options.checks import EPHEMERAL_SUFFIX
 
 if TYPE_CHECKING:
-    from nsq_ha.admin.nsqd_http import NsqdHttp
     from nsq_ha.consumer.inflight import ReadPartition, Subscription
     from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.consumer.partitions import Partitions
@@ -92,7 +91,7 @@ class Starting:
         nsqd takes no position on an empty partition, where all positions are the same. It has created the channel
         by then, so the next SUB goes without a position.
         """
-        from nsq_ha.admin.nsqd_http import EMPTY_LOG  # noqa: PLC0415 - see _http
+        from nsq_ha.admin.nsqd_http import EMPTY_LOG  # noqa: PLC0415 - see _set_position
 
         if not conn.is_checked or EMPTY_LOG not in error.detail:
             return error
@@ -130,7 +129,10 @@ class Starting:
 
     async def _set_position(self, conn: Subscription, start: StartFrom) -> None:
         config, where = self._config, (self._watch.topic, conn.partition.number, self._channel)
-        async with _http(conn.node, config.lookup_timeout, config.local_addr) as nsqd:
+        # Imported here: the modules of admin take 1 MB, and most consumers need none of them.
+        from nsq_ha.admin.nsqd_http import NsqdHttp  # noqa: PLC0415
+
+        async with NsqdHttp(conn.node, timeout=config.lookup_timeout, local_addr=config.local_addr) as nsqd:
             if conn.is_ordered:
                 # Make it ordered while it is new and empty: later its reader starts over (Subscription.without_repeat).
                 await nsqd.change_channel("create", *where)
@@ -166,10 +168,3 @@ class Starting:
         waiting = partitions.without_channel() & machine.partitions.keys() & view.leaders.keys()
         free = [machine.partitions[number] for number in waiting if self._start_of(number) is None]
         await asyncio.gather(*map(create, free))
-
-
-def _http(node: Node, timeout: float, local_addr: str | None) -> NsqdHttp:
-    # Imported here: the modules of admin take 1 MB, and most consumers need none of them.
-    from nsq_ha.admin.nsqd_http import NsqdHttp  # noqa: PLC0415
-
-    return NsqdHttp(node, timeout=timeout, local_addr=local_addr)

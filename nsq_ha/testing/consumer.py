@@ -28,6 +28,7 @@ from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.topology import Node, TopicMeta
 from nsq_ha.producer.messages import check_message
+from nsq_ha.protocol.identify import Identity
 from nsq_ha.stats import ConsumerStats
 
 _ID: Final = struct.Struct(">QQ")
@@ -197,7 +198,7 @@ class FakeConsumer(Consumer):
         if conn is None:
             partition = self._shell.machine.partitions[number] = ReadPartition(number)
             conn = partition.conn = self._conns[number] = Subscription(partition, is_ordered=False, led=_LED)
-            conn.opened(msg_timeout=60.0, max_msg_timeout=900.0, max_ready=1)
+            conn.opened(Identity(max_rdy_count=1))
             conn.most = MAX_INT64
             conn.source = _Source(self._shell, conn)
         return conn

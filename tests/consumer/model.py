@@ -22,6 +22,7 @@ from nsq_ha.message import Message, State
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from nsq_ha.protocol.identify import Identity
 
 TIMEOUT: Final = 4.0
 NODES: Final = tuple(Node("n", number, 0) for number in range(1, 4))
@@ -325,7 +326,7 @@ class World:
                 conn.lifetime = Lifetime(self.now, 5.0, 0.25 * self.chance.random())
             assert machine.subscriptions.opened(conn, self.now)
             return
-        conn.opened(msg_timeout=TIMEOUT, max_msg_timeout=20.0, max_ready=2500)
+        conn.opened(Identity(msg_timeout=round(TIMEOUT * 1000), max_msg_timeout=20_000))
         conn.source = SimpleNamespace(
             conn=conn, topic="t", channel="c", partition=conn.partition.number, nsqd="n:1", msg_timeout=TIMEOUT
         )

@@ -27,6 +27,7 @@ from nsq_ha.policy.connect_limit import SETTLED
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from nsq_ha.protocol.identify import Identity
 
 ONE, TWO = Node("one", 1, 1), Node("two", 2, 2)
 LOST = ConnectionLostError("lost")
@@ -89,7 +90,7 @@ class Driven:
     def subscribe(self, lifetime: Lifetime | None = None) -> Subscription:
         """Let the attempt succeed."""
         conn = self.open(lifetime)
-        conn.opened(msg_timeout=4.0, max_msg_timeout=20.0, max_ready=10)
+        conn.opened(Identity(msg_timeout=4000, max_msg_timeout=20_000, max_rdy_count=10))
         conn.source = SimpleNamespace(conn=conn, topic="orders", channel="ch", partition=0, nsqd="one:1")
         self.subscriptions.subscribed(conn, self.now)
         return conn
