@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.inflight import Subscription
     from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.engine.lookups import TopicWatch
-    from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import Node, TopicView
 
 CUT_OFF_TIMEOUT: Final = 1.0
@@ -63,22 +62,18 @@ class Connecting:
 
     Args:
         watch: The lookups of the topic.
-        channel: The channel.
-        config: The consumer's options.
         shell: The consumer's.
 
     Attributes:
         partitions: What is read, and what happens to it, in words.
     """
 
-    def __init__(self, watch: TopicWatch, channel: str, config: ConsumerConfig, shell: ConsumerShell) -> None:
+    def __init__(self, watch: TopicWatch, shell: ConsumerShell) -> None:
         self._watch = watch
-        self._channel = channel
-        self._config = config
         self._shell = shell
         self._subscriptions = shell.machine.subscriptions
-        self.partitions: Partitions = Partitions(watch, channel, config, shell.machine, monotonic())
-        self._starting = Starting(watch, channel, config)
+        self.partitions: Partitions = Partitions(watch, shell, monotonic())
+        self._starting = Starting(watch, shell)
         self._limiter = ConnectLimiter()
         self._limits: defaultdict[str, ConnectLimit] = defaultdict(ConnectLimit)
         self._attempts: dict[Subscription, asyncio.Task[None]] = {}
@@ -100,7 +95,7 @@ class Connecting:
         self._subscriptions.seek(monotonic())
         self._shell.drain()
         self._start(self._stay(), "stays")
-        self._start(self._starting.create_channels(self.partitions, self._shell.machine), "creates channels")
+        self._start(self._starting.create_channels(self.partitions), "creates channels")
 
     async def _stay(self) -> None:
         """Wait until the loop cancels all tasks, as at the end of ``asyncio.run``; leave nothing with nsqds then."""
@@ -189,7 +184,7 @@ class Connecting:
 
     async def _opened(self, conn: Subscription, node: Node) -> Connection:
         """Connect to ``node``, with the heartbeats that the event loop can answer."""
-        meta, heartbeats, config = conn.meta, self._shell.heartbeats, self._config
+        meta, heartbeats, config = conn.meta, self._shell.heartbeats, self._shell.config
         interval = heartbeats.interval
         if interval != config.heartbeat_interval:
             config = dataclasses.replace(config, heartbeat_interval=interval)
@@ -201,24 +196,24 @@ class Connecting:
             opening = partial(Connection.open, config, node, callbacks, extend_support=meta.extend_support)
             return await self._limiter.open(node, self._limits[node.address], opening)
         except ServerError as error:
-            if interval != self._config.heartbeat_interval and "heartbeat_interval" in str(error):
+            if interval != self._shell.config.heartbeat_interval and "heartbeat_interval" in str(error):
                 heartbeats.refused()
                 raise ConnectError(f"{node.address} refused a heartbeat interval of {interval:g} s: {error}") from error
             raise
 
     async def _subscribe(self, conn: Subscription, connection: Connection) -> None:
         """Subscribe; messages arrive with the connection's source."""
-        meta, topic, number = conn.meta, self._watch.topic, conn.partition.number
+        meta, topic, channel, number = conn.meta, self._shell.topic, self._shell.channel, conn.partition.number
         async with self._limiter.slots(conn.node):
             position = await self._starting.prepare(conn)
         conn.opened(connection.identity)
         conn.handle = connection
         if not meta.is_partitioned:
-            command: Sub | SubOrdered | SubAdvanced = Sub(topic, self._channel, None)
+            command: Sub | SubOrdered | SubAdvanced = Sub(topic, channel, None)
         elif conn.is_ordered:
-            command = SubOrdered(topic, self._channel, number)
+            command = SubOrdered(topic, channel, number)
         else:
-            command = SubAdvanced(topic, self._channel, number, position)
+            command = SubAdvanced(topic, channel, number, position)
         layout = layout_for(detail=meta.is_partitioned, ext=meta.is_partitioned and meta.extend_support)
         try:
             await connection.subscribe(command, conn.source, layout)

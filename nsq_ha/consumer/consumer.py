@@ -131,7 +131,7 @@ class Consumer(SingleUseClient):
         self._shell.start()
         await self._lookups.start()
         watch = self._lookups.watch(self.topic)
-        self._connecting = connecting = Connecting(watch, self.channel, self.config, self._shell)
+        self._connecting = connecting = Connecting(watch, self._shell)
         connecting.begin()
         clients.opened("consumer", self, on_exit=self._left_open)
         try:

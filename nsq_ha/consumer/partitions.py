@@ -18,11 +18,10 @@ from nsq_ha.policy.health import Trouble
 
 if TYPE_CHECKING:
     from nsq_ha.consumer.inflight import ReadPartition
-    from nsq_ha.consumer.machine import ConsumerMachine
+    from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.consumer.subscriptions import PartitionEvent
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.events import Event
-    from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import TopicView
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
@@ -35,46 +34,39 @@ class Partitions:
 
     Args:
         watch: Knows the topic's partitions.
-        channel: The channel.
-        config: The consumer's options.
-        machine: The consumer's.
+        shell: The consumer's.
         now: The time.
 
     Attributes:
         watch: As given.
     """
 
-    def __init__(
-        self, watch: TopicWatch, channel: str, config: ConsumerConfig, machine: ConsumerMachine, now: float
-    ) -> None:
+    def __init__(self, watch: TopicWatch, shell: ConsumerShell, now: float) -> None:
         self.watch: TopicWatch = watch
         self._opened_at = now
-        self._channel = channel
-        self._name = f"{watch.topic}/{channel}"
         self._has_warned = False  # of an absent topic
-        self._config = config
-        self._machine = machine
+        self._shell = shell
 
     def are_subscribed(self) -> bool:
         """Return whether all partitions to read are subscribed; False while none is known."""
-        wanted = choice.needed(self._config, self.watch.view)
+        wanted = choice.needed(self._shell.config, self.watch.view)
         return bool(wanted) and wanted <= self._subscribed()
 
     def _subscribed(self) -> set[int]:
-        return {number for number, each in tuple(self._machine.partitions.items()) if each.conn is not None}
+        return {number for number, each in tuple(self._shell.machine.partitions.items()) if each.conn is not None}
 
     def troubles(self, now: float) -> list[Trouble]:
         """Return what does not work; may be asked from any thread."""
-        watch, wanted, subscribed = self.watch, choice.needed(self._config, self.watch.view), self._subscribed()
+        watch, wanted, subscribed = self.watch, choice.needed(self._shell.config, self.watch.view), self._subscribed()
         found: list[Trouble] = []
         error, failing_since = watch.error, watch.failing_since
         if error is not None and failing_since is not None:
             found.append(Trouble("", str(error), now - failing_since))
         elif not wanted and not subscribed:  # an nsqd that is not listed any more is read while its connection lasts
-            since = self._machine.subscriptions.absence.began_at
+            since = self._shell.machine.subscriptions.absence.began_at
             found.append(Trouble(watch.topic, self.why_not(), now - (since or self._opened_at)))
         for number in sorted(wanted - subscribed):
-            partition, name = self._machine.partitions.get(number), watch.name_of(number)
+            partition, name = self._shell.machine.partitions.get(number), watch.name_of(number)
             leaderless = watch.leaderless_since.get(number)
             began_at, why = (None, None) if partition is None else (partition.outage.began_at, partition.trouble)
             if leaderless is not None:
@@ -91,26 +83,26 @@ class Partitions:
         without = sorted(self.without_channel())
         log.warning(
             "%s: not all partitions are subscribed yet, continuing in the background: %s%s",
-            self._name,
+            self._shell.name,
             self.why_not(),
             f". The channel may not exist on {numbered(without)} yet: what is published there before it does is not"
             f" delivered to it"
             if without
             else "",
         )
-        self._machine.subscriptions.absence.warned(now)
+        self._shell.machine.subscriptions.absence.warned(now)
 
     def without_channel(self) -> set[int]:
         """Return the partitions to read that may not have the channel; none of a plain topic, which keeps messages."""
-        view, partitions = self.watch.view, self._machine.partitions
+        view, partitions = self.watch.view, self._shell.machine.partitions
         if view is not None and choice.has_no_partitions(view):
             return set()
-        wanted = choice.wanted(self._config, view)
+        wanted = choice.wanted(self._shell.config, view)
         return {each for each in wanted if each not in partitions or not partitions[each].has_channel}
 
     def why_not(self) -> str:
         """Return why not all partitions to read are subscribed; may be asked from any thread."""
-        watch, partitions = self.watch, dict(self._machine.partitions)
+        watch, partitions = self.watch, dict(self._shell.machine.partitions)
         if watch.view is not None and watch.error is None and not choice.is_listed(watch.view):
             return self._why_absent(watch.view)
         troubles = {p: str(trouble) for p, each in partitions.items() if (trouble := each.trouble) is not None}
@@ -154,7 +146,7 @@ class Partitions:
 
     def _tell(self, kind: Callable[..., Event], partition: ReadPartition | None, **facts: object) -> None:
         watch, number = self.watch, None if partition is None else partition.number
-        watch.observer.event(kind(topic=watch.topic, channel=self._channel, partition=number, **facts))
+        watch.observer.event(kind(topic=watch.topic, channel=self._shell.channel, partition=number, **facts))
 
     def report(self, event: PartitionEvent) -> None:
         """Tell what has happened to a partition, or to the topic."""
@@ -208,7 +200,7 @@ class Partitions:
 
     def _of_topic(self, event: PartitionEvent) -> None:
         """Tell that there is nothing to read, or that there is something again."""
-        outage, name = event.outage, self._name
+        outage, name = event.outage, self._shell.name
         if outage is None:
             return
         if event.what == "found":

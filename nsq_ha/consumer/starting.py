@@ -25,11 +25,10 @@ from nsq_ha.options.checks import EPHEMERAL_SUFFIX
 
 if TYPE_CHECKING:
     from nsq_ha.consumer.inflight import ReadPartition, Subscription
-    from nsq_ha.consumer.machine import ConsumerMachine
     from nsq_ha.consumer.partitions import Partitions
+    from nsq_ha.consumer.shell import ConsumerShell
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.errors import ServerError
-    from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.options.start_from import StartFrom
     from nsq_ha.policy.topology import Node
 
@@ -45,17 +44,15 @@ class Starting:
 
     Args:
         watch: The lookups of the topic.
-        channel: The channel.
-        config: The consumer's options.
+        shell: The consumer's.
     """
 
-    def __init__(self, watch: TopicWatch, channel: str, config: ConsumerConfig) -> None:
+    def __init__(self, watch: TopicWatch, shell: ConsumerShell) -> None:
         self._watch = watch
-        self._channel = channel
-        self._config = config
+        self._shell = shell
 
     def _start_of(self, partition: int) -> StartFrom | None:
-        start = self._config.start_from
+        start = self._shell.config.start_from
         return start.get(partition) if isinstance(start, Mapping) else start
 
     async def prepare(self, conn: Subscription) -> str | None:
@@ -103,7 +100,7 @@ class Starting:
 
         Setting a position does that, too.
         """
-        partition, node, channel = conn.partition, conn.node, self._channel
+        partition, node, channel = conn.partition, conn.node, self._shell.channel
         new_partitions, number = self._watch.new_partitions, partition.number
         if partition.is_started or self._start_of(number) is not None or new_partitions is None:
             return
@@ -128,7 +125,7 @@ class Starting:
         partition.is_started = partition.is_started and self._start_of(partition.number) is not None
 
     async def _set_position(self, conn: Subscription, start: StartFrom) -> None:
-        config, where = self._config, (self._watch.topic, conn.partition.number, self._channel)
+        config, where = self._shell.config, (self._shell.topic, conn.partition.number, self._shell.channel)
         # Imported here: the modules of admin take 1 MB, and most consumers need none of them.
         from nsq_ha.admin.nsqd_http import NsqdHttp  # noqa: PLC0415
 
@@ -146,15 +143,15 @@ class Starting:
             return False
         return list(view.leaders.values()).count(node) == 1
 
-    async def create_channels(self, partitions: Partitions, machine: ConsumerMachine) -> None:
+    async def create_channels(self, partitions: Partitions) -> None:
         """Create the channel on the partitions where no subscription has done so.
 
         SUB creates it, too, and is quicker: for 254 partitions of a real cluster it takes 0.3 s, and HTTP 2 s. So this
         is for servers that are slow to answer, or slow to connect to. What fails here is left to SUB.
         """
-        watch, config, channel = self._watch, self._config, self._channel
-        await asyncio.sleep(min(_QUICK, config.start_timeout / 5))
-        view, new_partitions = watch.view, watch.new_partitions
+        machine, channel = self._shell.machine, self._shell.channel
+        await asyncio.sleep(min(_QUICK, self._shell.config.start_timeout / 5))
+        view, new_partitions = self._watch.view, self._watch.new_partitions
         is_lasting = not channel.endswith(EPHEMERAL_SUFFIX)
         if view is None or view.is_plain or new_partitions is None or not is_lasting or machine.is_closing:
             return

@@ -11,7 +11,6 @@ from nsq_ha.admin import nsqd_http
 from nsq_ha.consumer.inflight import ReadPartition, Subscription
 from nsq_ha.consumer.starting import Starting
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.engine.observe import SILENT
 from nsq_ha.errors import InvalidCommandError, TlsRequiredError
 from nsq_ha.policy.topology import Node, TopicMeta
 from nsq_ha.protocol import Finish, Requeue
@@ -75,8 +74,10 @@ def http(monkeypatch: pytest.MonkeyPatch) -> Http:
 
 
 def starting(position: StartFrom | dict[int, StartFrom]) -> Starting:
-    watch: Any = SimpleNamespace(topic="orders", lookupds=("http://a:1",), observer=SILENT, new_partitions=None)
-    return Starting(watch, "ch", ConsumerConfig(lookupd=("http://a:1",), lookup_timeout=0.75, start_from=position))
+    watch: Any = SimpleNamespace(new_partitions=None)
+    config = ConsumerConfig(lookupd=("http://a:1",), lookup_timeout=0.75, start_from=position)
+    shell: Any = SimpleNamespace(topic="orders", channel="ch", config=config)
+    return Starting(watch, shell)
 
 
 NODE = Node("10.0.0.1", 4150, 4151)

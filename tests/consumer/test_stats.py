@@ -341,6 +341,7 @@ def test_another_thread_may_ask_while_a_lookup_ends() -> None:
             return "no answer"
 
     watch: Any = SimpleNamespace(topic=TOPIC, view=None, error=SilentError(""), failing_since=4.0, leaderless_since={})
-    machine: Any = SimpleNamespace(partitions={})
-    troubles = Partitions(watch, "ch", ConsumerConfig(lookupd=("http://a:1",)), machine, 0.0).troubles(10.0)
+    config, machine = ConsumerConfig(lookupd=("http://a:1",)), SimpleNamespace(partitions={})
+    shell: Any = SimpleNamespace(config=config, machine=machine)
+    troubles = Partitions(watch, shell, 0.0).troubles(10.0)
     assert [(each.reason, each.seconds) for each in troubles] == [("no answer", 6.0)]
