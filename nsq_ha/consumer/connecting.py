@@ -218,8 +218,7 @@ class Connecting:
         try:
             await connection.subscribe(command, conn.source, layout)
         except ServerError as error:
-            if (better := self._starting.after_refusal(conn, error)) is not error:
-                raise better from error
+            self._starting.check_refusal(conn, error)
             raise
         conn.partition.has_channel = True
         await self._starting.replicate(conn)

@@ -238,11 +238,6 @@ class ConsumerShell:
 
     # ------------------------------------------------------------ tasks that wait
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a task waits for the next message."""
-        return any(not waiter.done() for waiter in self.waiters)
-
     def wake(self) -> None:
         """Resume all tasks that wait, in the next turn of the loop."""
         waiters, self.waiters = self.waiters, []
@@ -460,7 +455,7 @@ class ConsumerShell:
 
     def _tick(self, now: float) -> None:
         try:
-            self.machine.tick(now, is_awaited=self.is_awaited)
+            self.machine.tick(now, is_awaited=not all(waiter.done() for waiter in self.waiters))
         except Exception as error:  # noqa: BLE001 - a later one may work
             report_unexpected(log, f"the clock of {self.name}", error)
             self.machine.subscriptions.wake_at = now + TICK
@@ -616,24 +611,20 @@ class Source:
         for error in errors:
             if (more := self._shell.may_log("refused")) is not None:
                 log.info("%s: %s%s", self._name, error, more)
-            if (longest := longest_delay(error)) is not None:
-                self._shorten(longest)
+            longest = longest_delay(error)
+            if longest is not None and longest != conn.partition.longest_delay:
+                conn.partition.longest_delay = longest
+                log.warning(
+                    "%s: nsqd %s delays a requeue by at most %g s (--max-req-timeout) and closes the connection after a"
+                    " longer one: longer delays are shortened from now on",
+                    self._name,
+                    self.nsqd,
+                    longest,
+                )
             if isinstance(error, NotInFlightError) and (unfinished := error.unfinished) is not None:
                 machine.fin_refused(conn, unfinished, monotonic())
             machine.actions.append(PartitionEvent("refused", conn.partition, conn.node, error))
         self._shell.due()
-
-    def _shorten(self, longest: float) -> None:
-        partition = self.conn.partition
-        if longest != partition.longest_delay:
-            log.warning(
-                "%s: nsqd %s delays a requeue by at most %g s (--max-req-timeout) and closes the connection after a"
-                " longer one: longer delays are shortened from now on",
-                self._name,
-                self.nsqd,
-                longest,
-            )
-        partition.longest_delay = longest
 
     # ------------------------------------------------------------ answers
 

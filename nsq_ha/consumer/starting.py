@@ -82,18 +82,23 @@ class Starting:
         return position
 
     @staticmethod
-    def after_refusal(conn: Subscription, error: ServerError) -> NsqError:
-        """Return the error to report for a SUB that failed with ``error``.
+    def check_refusal(conn: Subscription, error: ServerError) -> None:
+        """Check why nsqd refused SUB.
 
-        nsqd takes no position on an empty partition, where all positions are the same. It has created the channel
+        It takes no position on an empty partition, where all positions are the same. It has created the channel
         by then, so the next SUB goes without a position.
+
+        Raises:
+            ConnectionLostError: This was the reason.
         """
+        if not conn.is_checked:
+            return
         from nsq_ha.admin.nsqd_http import EMPTY_LOG  # noqa: PLC0415 - see _set_position
 
-        if not conn.is_checked or EMPTY_LOG not in error.detail:
-            return error
-        conn.partition.is_started = True
-        return ConnectionLostError("the partition is empty and takes no start position: subscribing without one")
+        if EMPTY_LOG in error.detail:
+            conn.partition.is_started = True
+            why = "the partition is empty and takes no start position: subscribing without one"
+            raise ConnectionLostError(why) from error
 
     async def replicate(self, conn: Subscription) -> None:
         """Make a new ordered channel known to the replicas. If this fails, only a change of the leader can do harm.
