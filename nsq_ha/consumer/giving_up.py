@@ -10,32 +10,31 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import sys
 import time
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.tasks import Tasks
 from nsq_ha.base.threads import HandlerThreads, is_async
-from nsq_ha.consumer.failures import FailureLog, facts, take_cause
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import LetterForm, forms
 from nsq_ha.engine.lookups import Lookups
 from nsq_ha.engine.single_use import SingleUseClient, check_entered
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import BodyError, ConfigError, MessageRefusedError, PublishError, TopicNotFoundError
-from nsq_ha.events import GaveUp
 from nsq_ha.message import Message, State, as_stored
 from nsq_ha.options.config import ClientConfig, ConsumerConfig
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
-from nsq_ha.policy.timing import Rarely
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from nsq_ha.base.identity import MessageIdentity
     from nsq_ha.consumer.machine import ConsumerMachine
+    from nsq_ha.consumer.reports import MessageReports
     from nsq_ha.dead_letters.letter import Publishes
-    from nsq_ha.engine.observe import Observer
     from nsq_ha.policy.topology import TopicView
 
 WARN_ATTEMPTS: Final = 10
@@ -53,6 +52,9 @@ _MOST_THREADS: Final = 32
 """Number of plain ``on_give_up`` functions that run at the same time; others wait."""
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
+cause: ContextVar[BaseException | None] = ContextVar("nsq_ha cause of a requeue", default=None)
+"""What a thread handled while it requeued a message, for the event loop."""
 
 
 class GiveUpPublisher:
@@ -232,6 +234,16 @@ class GiveUpPublisher:
         return watch.view
 
 
+def _take_cause() -> BaseException | None:
+    """Return the exception that the application handles while it requeues a message, perhaps in a thread.
+
+    None if it handles none. Tasks that start after this do not inherit it.
+    """
+    found = sys.exception() or cause.get()
+    cause.set(None)
+    return found
+
+
 def checked_from(config: ConsumerConfig) -> int:
     """Return the number of attempts from which on a message is checked by :meth:`GivingUp.may_be_handled`."""
     return min(WARN_ATTEMPTS, config.max_attempts or WARN_ATTEMPTS)
@@ -244,7 +256,7 @@ class GivingUp:
         publisher: Publishes given-up messages.
         machine: Has the messages.
         take_back: Hands one out again that has not failed.
-        observer: The consumer's.
+        reports: Tells what happens to messages.
 
     Attributes:
         given_up: Number of messages that were given up.
@@ -255,20 +267,18 @@ class GivingUp:
         publisher: GiveUpPublisher,
         machine: ConsumerMachine,
         take_back: Callable[[Message, str], None],
-        observer: Observer,
+        reports: MessageReports,
     ) -> None:
         self._publisher, self._config = publisher, publisher.config
         self._machine = machine
         self._take_back = take_back
-        self._observer = observer
+        self._reports = reports
         self.given_up: int = 0
         self._busy: set[asyncio.Task[Any] | None] = set()
         self._apart = Tasks(log)  # those that only the end of the consumer cancels
         self._threads = HandlerThreads(_MOST_THREADS)
         # Why messages are given up that are redelivered only for that. None if no failure is known.
         self._not_given_up: dict[MessageIdentity, Failure | None] = {}
-        self._failures = FailureLog()
-        self._unreadable = Rarely()  # their publisher may send any number
 
     def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether ``task`` is giving up a message now."""
@@ -290,7 +300,7 @@ class GivingUp:
 
     async def failed(self, message: Message, error: BaseException) -> None:
         """Requeue a message whose handler failed, or give it up if that was its last attempt."""
-        self._failures.failed(message, error, monotonic())
+        self._reports.failed(message, error)
         if not message.answered:
             self._machine.failed(message, monotonic())
             await self._failed(message, error, None)
@@ -300,8 +310,7 @@ class GivingUp:
 
         Its publisher is at fault, so the consumer does not pause: others would stop it with such messages.
         """
-        if (more := self._unreadable.more(monotonic())) is not None:
-            log.warning("not handing out %r: %r%s", message, error, more, exc_info=error)
+        self._reports.unreadable(message, error)
         self._machine.forget_test(message, monotonic())
         await self._failed(message, error, delay)
 
@@ -316,7 +325,7 @@ class GivingUp:
         if not self._was_last(message):
             return False
         # The exception that the application is handling now, in its `except` or leaving the block of the message.
-        why = Failure.of("requeued", take_cause())
+        why = Failure.of("requeued", _take_cause())
         if self._waits(message):
             self._remember(message, why)
             return False
@@ -362,7 +371,7 @@ class GivingUp:
                 self._take_back(message, "giving it up was cancelled")
                 raise
             log.warning("%r could not be given up and will be redelivered: %s", message, error)
-            self._report(message, str(error) or repr(error))
+            self._reports.gave_up(message, self._config.on_give_up, str(error) or repr(error))
             if not message.answered:
                 message.requeue()
         except BaseException:  # ends the iteration or the run, which must not give the message up again
@@ -371,16 +380,11 @@ class GivingUp:
             raise
         else:
             self.given_up += 1
-            self._report(message, None)
+            self._reports.gave_up(message, self._config.on_give_up, None)
             if not message.answered:
                 message.finish()
         finally:
             self._busy.discard(task)
-
-    def _report(self, message: Message, error: str | None) -> None:
-        policy = self._config.on_give_up
-        name = "function" if callable(policy) else policy or "drop"
-        self._observer.event(GaveUp(**facts(message), policy=name, error=error))
 
     async def _apply(self, message: Message, why: Failure | None) -> None:
         policy = self._config.on_give_up

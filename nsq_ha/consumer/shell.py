@@ -26,8 +26,7 @@ from nsq_ha.base.threads import in_thread
 from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.consumer.answers import CLOSED, HasFailed, Said
 from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
-from nsq_ha.consumer.failures import cause
-from nsq_ha.consumer.giving_up import GiveUpPublisher, GivingUp, checked_from
+from nsq_ha.consumer.giving_up import GiveUpPublisher, GivingUp, cause, checked_from
 from nsq_ha.consumer.inflight import Stage, WriteFinish, WriteReady, WriteRequeue, WriteTouch, conn_of
 from nsq_ha.consumer.machine import ConsumerMachine, FinishedCopy, Flooded
 from nsq_ha.consumer.pause import Paused, PauseState
@@ -104,7 +103,8 @@ class ConsumerShell:
         self.machine: ConsumerMachine = ConsumerMachine(config, random.random, monotonic(), self.topic)
         self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, self.observer)
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
-        self.giving_up: GivingUp = GivingUp(publisher, self.machine, self.take_back, self.observer)
+        self._reports = reports = MessageReports(name, self.observer)
+        self.giving_up: GivingUp = GivingUp(publisher, self.machine, self.take_back, reports)
         self.checked_from: int = checked_from(config)
         self.expands: bool = config.decompress
         self.busy: set[asyncio.Task[Any]] = set()
@@ -113,7 +113,6 @@ class ConsumerShell:
         self.is_watched: bool = False
         self.is_due: bool = False
         self.failure: NsqError | None = None
-        self._reports = reports = MessageReports(name, self.observer)
         self.acts: dict[type, Callable[[Any], object]] = {
             Said: reports.said,
             FinishedCopy: reports.finished_copy,
