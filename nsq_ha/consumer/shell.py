@@ -277,9 +277,7 @@ class ConsumerShell:
     def is_exhausted(self) -> bool:
         """Return whether no message will come until one is answered."""
         machine = self.machine
-        if machine.pause.state is PauseState.IN_TEST:
-            return True
-        return not machine.queue and machine.flow.is_full
+        return machine.pause.state is PauseState.IN_TEST or (not machine.queue and machine.flow.is_full)
 
     def check_waits(self, taker: Recipient) -> None:
         """Check that somebody may wait for a message; a task that iterates asks for messages now.
@@ -410,7 +408,7 @@ class ConsumerShell:
     def _write(self, conn: Subscription, now: float) -> None:
         parts = []
         if conn.commands:
-            parts = [self.encoded(conn, command) for command in conn.commands]
+            parts = [_encoded(command) for command in conn.commands]
             conn.commands.clear()
         if conn.finished:
             ids = self.machine.written(conn, now)
@@ -419,16 +417,6 @@ class ConsumerShell:
             conn.handle.write_now(parts[0] if len(parts) == 1 else b"".join(parts))
         if conn.stage is Stage.DRAINING:
             self.machine.subscriptions.answered(conn, now)
-
-    def encoded(self, _: Subscription, command: Command) -> bytes:
-        """Return the bytes of a command."""
-        if isinstance(command, WriteReady):
-            return encode_ready(command.number)
-        if isinstance(command, WriteTouch):
-            return encode_touch(command.message_id)
-        if isinstance(command, WriteFinish):
-            return encode_fin(command.message_id)
-        return encode_req(command.message_id, round(command.delay * 1000))
 
     def _has_failed(self, action: HasFailed) -> None:
         if not action.message.answered:
@@ -499,6 +487,16 @@ class ConsumerShell:
         self.clock.stop()
         self.machine.is_closed = True
         self._alarm.cancel()
+
+
+def _encoded(command: Command) -> bytes:
+    if isinstance(command, WriteReady):
+        return encode_ready(command.number)
+    if isinstance(command, WriteTouch):
+        return encode_touch(command.message_id)
+    if isinstance(command, WriteFinish):
+        return encode_fin(command.message_id)
+    return encode_req(command.message_id, round(command.delay * 1000))
 
 
 class Source:
