@@ -20,25 +20,23 @@ def has_no_partitions(view: TopicView) -> bool:
     return view.meta is not None and not view.meta.is_partitioned
 
 
-def is_listed(view: TopicView | None) -> bool:
+def is_listed(view: TopicView) -> bool:
     """Return whether the nsqlookupds know a partition of the topic, or an nsqd of a plain cluster that has it."""
-    return view is not None and view.exists and bool(view.leaders if view.is_plain else view.partition_num)
+    return view.exists and bool(view.leaders if view.is_plain else view.partition_num)
 
 
-def wanted(config: ConsumerConfig, view: TopicView | None) -> set[int]:
+def wanted(config: ConsumerConfig, view: TopicView) -> set[int]:
     """Return the partitions to read; none while the topic is unknown."""
     if config.partitions is not None:
         return set(config.partitions)
-    if view is None:
-        return set()
     # An nsqd of a plain cluster that nobody lists any more is read while its connection lasts.
     numbers = view.known if has_no_partitions(view) else range(view.partition_num)
     return {*numbers, *view.leaders}
 
 
-def needed(config: ConsumerConfig, view: TopicView | None) -> set[int]:
+def needed(config: ConsumerConfig, view: TopicView) -> set[int]:
     """Return the partitions that must be subscribed; an nsqd that left a plain cluster may have left for good."""
-    return set(view.leaders) if view is not None and has_no_partitions(view) else wanted(config, view)
+    return set(view.leaders) if has_no_partitions(view) else wanted(config, view)
 
 
 def check_numbers(config: ConsumerConfig, view: TopicView) -> None:

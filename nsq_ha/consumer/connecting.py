@@ -90,7 +90,7 @@ class Connecting:
     def begin(self) -> None:
         """Follow the lookups."""
         self._watch.listen(self._viewed)
-        if self._watch.view is not None:
+        if self._watch.view.is_answered:
             self._viewed(self._watch.view)
         self._subscriptions.seek(monotonic())
         self._shell.drain()
@@ -167,10 +167,9 @@ class Connecting:
         node, number = conn.node, conn.partition.number
         if conn.replaces is None:
             self._watch.refresh_if_old()  # if the node is gone, the lookup names another one
-        new_partitions, view = self._watch.new_partitions, self._watch.view
-        check = None
-        if conn.replaces is None and new_partitions is not None and view is not None:
-            check = new_partitions.check(number, node, view)
+        new_partitions, check = self._watch.new_partitions, None
+        if conn.replaces is None and new_partitions is not None:
+            check = new_partitions.check(number, node, self._watch.view)
         self._open[conn] = connection = await self._opened(conn, node)
         conn.lifetime = connection.lifetime
         if new_partitions is not None and check is not None:

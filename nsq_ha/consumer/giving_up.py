@@ -231,7 +231,7 @@ class GiveUpPublisher:
             return None
         finally:
             await lookups.aclose()
-        return watch.view
+        return watch.view if watch.view.is_answered else None
 
 
 def _take_cause() -> BaseException | None:

@@ -95,22 +95,20 @@ class Partitions:
     def without_channel(self) -> set[int]:
         """Return the partitions to read that may not have the channel; none of a plain topic, which keeps messages."""
         view, partitions = self.watch.view, self._shell.machine.partitions
-        if view is not None and choice.has_no_partitions(view):
-            return set()
-        wanted = choice.wanted(self._shell.config, view)
+        wanted = set() if choice.has_no_partitions(view) else choice.wanted(self._shell.config, view)
         return {each for each in wanted if each not in partitions or not partitions[each].has_channel}
 
     def why_not(self) -> str:
         """Return why not all partitions to read are subscribed; may be asked from any thread."""
         watch, partitions = self.watch, dict(self._shell.machine.partitions)
-        if watch.view is not None and watch.error is None and not choice.is_listed(watch.view):
+        if watch.view.is_answered and watch.error is None and not choice.is_listed(watch.view):
             return self._why_absent(watch.view)
         troubles = {p: str(trouble) for p, each in partitions.items() if (trouble := each.trouble) is not None}
         if troubles:
             return _by_cause(troubles, self._named)
         if watch.error is not None:
             return str(watch.error)
-        if watch.view is None:
+        if not watch.view.is_answered:
             return "the first lookup was not answered yet"
         leaders, is_plain = watch.view.leaders, choice.has_no_partitions(watch.view)
         silent: dict[str, list[int]] = {}
@@ -136,10 +134,9 @@ class Partitions:
 
     def _named(self, numbers: list[int]) -> str:
         """Return how texts name partitions: by their numbers, or those of a plain topic by their nsqds."""
-        view = self.watch.view
-        if view is None or not choice.has_no_partitions(view):
+        if not choice.has_no_partitions(self.watch.view):
             return numbered(numbers)
-        known = view.known
+        known = self.watch.view.known
         return ", ".join(f"nsqd {known[each].address}" if each in known else "an nsqd" for each in numbers)
 
     # ------------------------------------------------------------ what happens to them

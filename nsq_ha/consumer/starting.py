@@ -144,9 +144,7 @@ class Starting:
     def _is_only_one_at(self, node: Node) -> bool:
         """Return whether ``node`` certainly leads no other partition of the topic."""
         view = self._watch.view
-        if view is None or len(view.leaders) != view.partition_num:
-            return False
-        return list(view.leaders.values()).count(node) == 1
+        return len(view.leaders) == view.partition_num and list(view.leaders.values()).count(node) == 1
 
     async def create_channels(self, partitions: Partitions) -> None:
         """Create the channel on the partitions where no subscription has done so.
@@ -158,7 +156,7 @@ class Starting:
         await asyncio.sleep(min(_QUICK, self._shell.config.start_timeout / 5))
         view, new_partitions = self._watch.view, self._watch.new_partitions
         is_lasting = not channel.endswith(EPHEMERAL_SUFFIX)
-        if view is None or view.is_plain or new_partitions is None or not is_lasting or machine.is_closing:
+        if view.is_plain or new_partitions is None or not is_lasting or machine.is_closing:
             return
 
         async def create(partition: ReadPartition) -> None:

@@ -57,8 +57,7 @@ def consumer_stats(shell: ConsumerShell, watch: TopicWatch | None, lookups: Look
 def _partition(
     topic: str, watch: TopicWatch | None, partition: ReadPartition, queued: int, *, is_closing: bool
 ) -> ConsumerPartition:
-    view = None if watch is None else watch.view
-    leader = None if view is None else view.leaders.get(partition.number)
+    leader = None if watch is None else watch.view.leaders.get(partition.number)
     counts, conn, trouble = partition.counts, partition.conn, partition.trouble
     handle = None if conn is None else conn.handle
     return ConsumerPartition(

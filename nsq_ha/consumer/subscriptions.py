@@ -53,6 +53,7 @@ from nsq_ha.policy.permission import RENEWABLE
 from nsq_ha.policy.plain_topology import explained
 from nsq_ha.policy.timing import Outage, Warned, delay_after
 from nsq_ha.policy.tls_renewal import Phase
+from nsq_ha.policy.topology import unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +144,7 @@ class Subscriptions:
     """
 
     def __init__(self, config: ConsumerConfig, topic: str, messages: Answering, chance: Callable[[], float]) -> None:
-        self.view: TopicView | None = None
+        self.view: TopicView = unanswered(topic)
         self.past: DeliveryCounts = DeliveryCounts()
         self.absence: Outage = Outage()
         self.news: TopicView | None = None
@@ -250,8 +251,7 @@ class Subscriptions:
 
     def is_unlisted(self, partition: ReadPartition) -> bool:
         """Return whether it is an nsqd of a plain cluster that no nsqlookupd lists any more; it may never return."""
-        view = self.view
-        return view is not None and choice.has_no_partitions(view) and partition.number not in view.leaders
+        return choice.has_no_partitions(self.view) and partition.number not in self.view.leaders
 
     # ------------------------------------------------------------ what is due
 
@@ -306,9 +306,8 @@ class Subscriptions:
         elif partition.led is not None:
             self._open(partition, partition.led, None)
         elif not self.is_unlisted(partition):
-            view = self.view
-            name, cause = (self._topic, "") if view is None else (view.name_of(partition.number), view.cause)
-            self._fail(partition, NoLeaderError(f"{name} has no leader now{cause}"), None, now)
+            name = self.view.name_of(partition.number)
+            self._fail(partition, NoLeaderError(f"{name} has no leader now{self.view.cause}"), None, now)
 
     def _open(self, partition: ReadPartition, led: tuple[Node, TopicMeta], replaces: Subscription | None) -> None:
         meta, ordered = led[1], self._config.ordered

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("nsq_ha.discovery")
 
 
-def log_changes(old: TopicView | None, new: TopicView) -> None:
+def log_changes(old: TopicView, new: TopicView) -> None:
     """Log what differs in two views of a topic, at INFO."""
     if log.isEnabledFor(logging.INFO):
         for line, facts in (*_leader_lines(old, new), *((line, {}) for line in _setting_lines(old, new))):
             log.info("%s", line, extra={"topic": new.topic, **facts})
 
 
-def _leader_lines(old: TopicView | None, new: TopicView) -> Iterator[tuple[str, dict[str, object]]]:
+def _leader_lines(old: TopicView, new: TopicView) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield the lines about leaders, and the partition and the nsqd if there is only one."""
     topic, changed = new.topic, changed_leaders(old, new)
     found = [(number, after) for number, (_, after) in changed.items() if after]
@@ -66,8 +66,8 @@ def numbered(numbers: Iterable[int]) -> str:
     return f"partition{'s' if sum(map(len, ranges)) > 1 else ''} {', '.join(texts)}"
 
 
-def _setting_lines(old: TopicView | None, new: TopicView) -> Iterator[str]:
-    if old is None or new.is_plain:
+def _setting_lines(old: TopicView, new: TopicView) -> Iterator[str]:
+    if new.is_plain:
         return
     if old.exists and not new.exists:
         yield f"topic {new.topic} does not exist"

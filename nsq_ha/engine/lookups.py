@@ -31,7 +31,7 @@ from nsq_ha.options.checks import check_topic
 from nsq_ha.policy.lookup_pace import interval_after
 from nsq_ha.policy.plain_topology import merge_round
 from nsq_ha.policy.timing import SLOW_GAP, gap_after
-from nsq_ha.policy.topology import TopicView, changed_leaders
+from nsq_ha.policy.topology import TopicView, changed_leaders, unanswered
 
 if TYPE_CHECKING:
     from nsq_ha.engine.lookupd import Access
@@ -155,7 +155,7 @@ class TopicWatch:
         topic: As given.
         observer: The client's; the parts that follow the watch report through it.
         new_partitions: Gives them the channels of the others. None for a plain cluster, and before the first view.
-        view: The latest view of the topic. None until the first answer.
+        view: The latest view of the topic.
         error: The error of the last round. None if it got an answer.
         failing_since: Since when rounds have got no answer, in the loop's time. None if the last one got one.
         absent_since: Since when no answer has named a partition, or an nsqd of a plain cluster. None if one did.
@@ -166,7 +166,7 @@ class TopicWatch:
         self.topic: str = topic
         self.observer: Observer = client.observer
         self.new_partitions: NewPartitions | None = None
-        self.view: TopicView | None = None
+        self.view: TopicView = unanswered(topic)
         self.error: DiscoveryError | None = None
         self.failing_since: float | None = None
         self.absent_since: float | None = None
@@ -190,7 +190,7 @@ class TopicWatch:
 
     def name_of(self, partition: int) -> str:
         """Return how texts name a partition: ``orders-3``, or only the topic if the cluster has no partitions."""
-        return f"{self.topic}-{partition}" if self.view is None else self.view.name_of(partition)
+        return self.view.name_of(partition)
 
     @property
     def lookupds(self) -> tuple[str, ...]:
@@ -200,8 +200,8 @@ class TopicWatch:
     @property
     def is_nowhere(self) -> bool:
         """Whether every nsqlookupd of a plain cluster answered that it does not know the topic."""
-        plain = None if self.view is None or self.view.exists else self.view.plain
-        return plain is not None and set(self.lookupds) <= set(plain.answers)
+        plain = self.view.plain
+        return plain is not None and not self.view.exists and set(self.lookupds) <= set(plain.answers)
 
     def refresh_soon(self) -> None:
         """Look up as soon as the pace allows; all requests until then share one round.
@@ -274,7 +274,7 @@ class TopicWatch:
 
     @property
     def _is_demanded(self) -> bool:
-        return self._is_wanted or self._is_awaited or (self.view is not None and self.view.unsettled)
+        return self._is_wanted or self._is_awaited or self.view.unsettled
 
     async def _round(self) -> None:
         is_periodic, self._is_wanted = not self._is_demanded, False
@@ -290,8 +290,8 @@ class TopicWatch:
             report_unexpected(_log, f"lookup of {self.topic}", error)
             self.view = old  # the client may not have taken the new one: the next round brings it again
             self.error = LookupUnavailableError(f"the lookup failed with an unexpected error: {error!r}")
-        is_changed = self.view is not None and self.view != old
-        is_calm = not is_changed and self.error is None and self.view is not None and self.view.complete
+        is_changed = self.view != old
+        is_calm = not is_changed and self.error is None and self.view.complete
         self._streak = 0 if is_periodic or is_changed else self._streak + 1
         self._calm_rounds = self._calm_rounds + 1 if is_calm and is_periodic else 0
         self._end_round()
@@ -301,7 +301,7 @@ class TopicWatch:
         old, self.error = self.view, result.error
         if result.answers:
             self.view = merge_round(self.topic, old, result.answers)
-        if self.view is not None and self.view != old:
+        if self.view != old:
             self._use(self.view)
             self._report(old, self.view)
 
@@ -310,13 +310,11 @@ class TopicWatch:
         now, view, before = self._loop.time(), self.view, self.leaderless_since
         self._ended = self._begun
         self.failing_since = None if self.error is None else (self.failing_since or now)
-        is_absent = view is None or not view.partition_num or (view.is_plain and not view.leaders)
+        is_absent = not view.partition_num or (view.is_plain and not view.leaders)
         self.absent_since = (self.absent_since or now) if is_absent else None
         # An nsqd that leaves a plain cluster may have left for good.
-        led = range(0 if view is None or is_absent or view.is_plain else view.partition_num)
-        self.leaderless_since = {
-            number: before.get(number, now) for number in led if view is not None and number not in view.leaders
-        }
+        led = range(0 if view.is_plain else view.partition_num)
+        self.leaderless_since = {number: before.get(number, now) for number in led if number not in view.leaders}
         if self._engine.source.urls:  # else the nodes are fixed, and no server was asked
             counts = self._client.counts
             counts.lookups += 1
@@ -333,7 +331,7 @@ class TopicWatch:
             self.new_partitions.forget()
         self._listener(view)
 
-    def _report(self, old: TopicView | None, view: TopicView) -> None:
+    def _report(self, old: TopicView, view: TopicView) -> None:
         log_changes(old, view)
         topic, channel = self.topic, self._client.channel
         for partition, (before, after) in changed_leaders(old, view).items():
@@ -342,6 +340,6 @@ class TopicWatch:
             self.observer.event(
                 LeaderChanged(topic=topic, channel=channel, partition=partition, before=left, after=found)
             )
-        first, second = 0 if old is None else old.partition_num, view.partition_num
+        first, second = old.partition_num, view.partition_num
         if first and second and first != second and not view.is_plain:
             self.observer.event(Repartitioned(topic=topic, channel=channel, before=first, after=second))

@@ -182,6 +182,7 @@ class TopicView:
         channels: The channels that any partition had in the last round with answers; none of a plain topic. Not
             compared.
         plain: What is remembered of a plain topic. None of a partitioned one. Not compared.
+        is_answered: False before the first answer: nothing is known, not even that the topic does not exist.
     """
 
     topic: str
@@ -195,6 +196,7 @@ class TopicView:
     pending: Pending = field(default=Pending(), compare=False)
     channels: frozenset[str] = field(default=frozenset(), compare=False)
     plain: PlainTopic | None = field(default=None, compare=False, repr=False)
+    is_answered: bool = True
 
     @property
     def partition_num(self) -> int:
@@ -263,7 +265,7 @@ def merge(previous: TopicView | None, answers: Sequence[LookupAnswer], *, topic:
     Returns:
         The new view; ``previous`` itself (or an empty view) if there are no answers.
     """
-    old = previous if previous is not None else _unknown(topic)
+    old = previous or unanswered(topic)
     if not answers:
         return old
     ranked = sorted(answers, key=lambda answer: (not answer.leads, -len(answer.partitions)))
@@ -284,16 +286,16 @@ def merge(previous: TopicView | None, answers: Sequence[LookupAnswer], *, topic:
     )
 
 
-def changed_leaders(old: TopicView | None, new: TopicView) -> dict[int, tuple[Node | None, Node | None]]:
-    """Return the old and the new leader of each partition where they differ; None counts as an empty view."""
-    before = {} if old is None else old.leaders
-    numbers = sorted(before.keys() | new.leaders.keys())
-    pairs = ((number, (before.get(number), new.leaders.get(number))) for number in numbers)
+def changed_leaders(old: TopicView, new: TopicView) -> dict[int, tuple[Node | None, Node | None]]:
+    """Return the old and the new leader of each partition where they differ."""
+    numbers = sorted(old.leaders.keys() | new.leaders.keys())
+    pairs = ((number, (old.leaders.get(number), new.leaders.get(number))) for number in numbers)
     return {number: pair for number, pair in pairs if pair[0] != pair[1]}
 
 
-def _unknown(topic: str) -> TopicView:
-    return TopicView(topic=topic, meta=None, leaders=MappingProxyType({}), complete=False, exists=False)
+def unanswered(topic: str) -> TopicView:
+    """Return the view of a topic before the first answer."""
+    return TopicView(topic, None, MappingProxyType({}), complete=False, exists=False, is_answered=False)
 
 
 def _denied(old: TopicView, answers: Sequence[LookupAnswer]) -> TopicView:
@@ -302,7 +304,7 @@ def _denied(old: TopicView, answers: Sequence[LookupAnswer]) -> TopicView:
     rounds = old.pending.gone_rounds + 1
     needed = CONFIRM_ROUNDS if answers[0].leads else DISPUTED_ROUNDS
     if not old.exists or rounds >= needed:
-        return dataclasses.replace(_unknown(old.topic), note=note)
+        return dataclasses.replace(unanswered(old.topic), note=note, is_answered=True)
     return dataclasses.replace(
         old,
         leaders=MappingProxyType({}),

@@ -173,7 +173,6 @@ class PublishBatch:
         """
         by_partition: dict[int | None, list[_Chunk]] = {}
         view, bound_to = self._topic.view, self._shell.machine.bound_to
-        assert view is not None  # noqa: S101 - it names the partitions when a batch may be queued
         adds_context = bool(self._context) and view.meta is not None and view.meta.extend_support
         compresses, position = self._compress is not None, 0
         for run in self._runs:

@@ -125,7 +125,7 @@ class Lanes(ABC):
         """Queue a request in a lane: in the one that it names, or in any; return whether to write now."""
         if lane is None:
             try:
-                if request.needs_check and topic.view is not None:
+                if request.needs_check:
                     request.suit(topic.view, self._config.max_message_bytes)
                 number = self.bound_to(topic, request.key, request.partition)
                 lane = self._any_lane(topic, now) if number is None else topic.lanes.get(number) or topic.lane(number)
@@ -152,7 +152,7 @@ class Lanes(ABC):
             ConfigError: The partition does not exist, the sharding function does not accept the key, the cluster has
                 no partitions, or the topic is ordered and the message names neither.
         """
-        meta = None if topic.view is None else topic.view.meta
+        meta = topic.view.meta
         if meta is None:
             raise ConfigError(f"the partitions of topic {topic.name!r} are not known")
         if key is None and partition is None:
@@ -192,7 +192,7 @@ class Lanes(ABC):
     @staticmethod
     def choose_path(topic: ProducerTopic) -> None:
         """Decide whether a publish without a key needs more than the next route."""
-        meta = None if topic.view is None else topic.view.meta
+        meta = topic.view.meta
         topic.is_quick = (
             meta is not None and bool(topic.routes) and not (meta.ordered or topic.by_load or topic.gate is not None)
         )

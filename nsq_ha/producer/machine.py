@@ -25,7 +25,7 @@ from nsq_ha.policy.liveness import PROMPT_REFUSAL, STALLED_AFTER
 from nsq_ha.policy.lookup_pace import partition_delay
 from nsq_ha.policy.permission import RENEWABLE, renews
 from nsq_ha.policy.timing import FIRST_WARNING
-from nsq_ha.policy.topology import TopicView
+from nsq_ha.policy.topology import TopicView, unanswered
 from nsq_ha.producer.actions import CloseConnection, ForgetTopic, KeysMove, Report
 from nsq_ha.producer.connections import Connections
 from nsq_ha.producer.reasons import unknown
@@ -54,7 +54,7 @@ class ProducerMachine(Connections):
         """Return a topic that is published to from now on; :meth:`viewed` says what is known of it."""
         topic = self.topics.get(name)
         if topic is None:
-            topic = self.topics[name] = ProducerTopic(name, now)
+            topic = self.topics[name] = ProducerTopic(name, now, unanswered(name))
             self.wake(now + UNKNOWN_TOPIC_PATIENCE)
         return topic
 
@@ -92,7 +92,7 @@ class ProducerMachine(Connections):
     def _route(self, topic: ProducerTopic) -> None:
         """Find the partitions that publishes without a key may go to."""
         view = topic.view
-        if view is None or view.meta is None:
+        if view.meta is None:
             topic.routes = []
         else:
             # Connections to nsqds of a plain cluster stay in use when no nsqlookupd lists one.
@@ -108,7 +108,7 @@ class ProducerMachine(Connections):
         The owner calls :meth:`prepared` when its caller waits no more.
         """
         view = topic.view
-        if view is None or not topic.names_partitions:
+        if not topic.names_partitions:
             return []
         # The nsqds of a plain cluster may have left for good.
         is_partitioned = view.meta is None or view.meta.is_partitioned
@@ -316,7 +316,7 @@ class ProducerMachine(Connections):
         if topic.count.is_pending:
             before = topic.count.used
             change = topic.count.take(now)
-            if change is not None and topic.view is not None and not topic.view.is_plain:
+            if change is not None and not topic.view.is_plain:
                 self.actions.append(KeysMove(topic, *change))
             if topic.count.used != before:
                 self._route(topic)

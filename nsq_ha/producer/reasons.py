@@ -60,14 +60,13 @@ def leader_name(lane: Lane) -> str:
 def no_leader(lane: Lane) -> NoLeaderError:
     """Return the error of a partition that has no leader now."""
     view = lane.topic.view
-    if view is not None and view.is_plain and lane.number in view.last_known:
+    if view.is_plain and lane.number in view.last_known:
         address = view.last_known[lane.number].address
         return NoLeaderError(
             f"no nsqlookupd lists nsqd {address} for topic {lane.topic.name!r} now: it stopped, or has to register"
             " again"
         )
-    cause = "" if view is None else view.cause
-    return NoLeaderError(f"{lane.name} has no leader that accepts writes now{cause}")
+    return NoLeaderError(f"{lane.name} has no leader that accepts writes now{view.cause}")
 
 
 def topic_trouble(topic: ProducerTopic) -> NsqError | None:
@@ -75,14 +74,14 @@ def topic_trouble(topic: ProducerTopic) -> NsqError | None:
     view = topic.view
     if topic.names_partitions:
         return None
-    if view is not None and not view.exists:
+    if view.is_answered and not view.exists:
         return unknown(topic)
-    if topic.lookup_error is None and view is not None and view.note:
+    if topic.lookup_error is None and view.note:
         cure = ""
         if "no channel" in view.note.lower():
             cure = ": subscribe to it once, or start nsqlookupd with -allow-write-with-nochannels"
         return NoLeaderError(f"topic {topic.name!r} accepts no messages yet: nsqlookupd says {view.note!r}{cure}")
-    said = "has not answered yet" if view is None else "named no partition"
+    said = "named no partition" if view.is_answered else "has not answered yet"
     return topic.lookup_error or LookupUnavailableError(
         f"no nsqlookupd named a partition of topic {topic.name!r} in time", tuple((url, said) for url in topic.lookupds)
     )
@@ -90,7 +89,7 @@ def topic_trouble(topic: ProducerTopic) -> NsqError | None:
 
 def unknown(topic: ProducerTopic) -> TopicNotFoundError:
     """Return the error of a topic that no nsqlookupd knows."""
-    if topic.view is not None and topic.view.is_plain:
+    if topic.view.is_plain:
         return TopicNotFoundError(
             f"no nsqlookupd lists an nsqd for topic {topic.name!r} (asked {', '.join(topic.lookupds)}):"
             " start nsqd with the option -lookupd-tcp-address; one that already runs registers again within 30 s"

@@ -108,7 +108,7 @@ class ProducerShell:
             watch = self.watches[name] = self._lookups.watch(name)
             topic = self.machine.topic(name, self.clock())
             watch.listen(partial(self._viewed, topic))
-            if watch.view is not None:
+            if watch.view.is_answered:
                 self._viewed(topic, watch.view)
         return topic
 
@@ -248,8 +248,8 @@ class ProducerShell:
 
     def _check(self, lane: Lane, conn: ProducerConn) -> None:
         watch = self.watches.get(lane.topic.name)
-        new_partitions, view = (None, None) if watch is None else (watch.new_partitions, watch.view)
-        check = None if new_partitions is None or view is None else new_partitions.check(lane.number, conn.node, view)
+        new_partitions = None if watch is None else watch.new_partitions
+        check = None if new_partitions is None else new_partitions.check(lane.number, conn.node, lane.topic.view)
         if new_partitions is None or check is None:
             self.machine.checked(lane, conn, None, self.clock())
             return
@@ -338,7 +338,7 @@ class ProducerShell:
         watch = self.watches.get(topic.name)
         if watch is not None:
             topic.lookup_error, topic.lookupds = watch.error, watch.lookupds
-            if watch.view is not None and watch.view is not topic.view:
+            if watch.view.is_answered and watch.view is not topic.view:
                 self.machine.viewed(topic, watch.view, self.clock())
 
     def _tick(self, now: float) -> None:

@@ -310,8 +310,7 @@ class Lane:
     @property
     def name(self) -> str:
         """The topic and the partition, if there are any."""
-        view = self.topic.view
-        return f"{self.topic.name}-{self.number}" if view is None else view.name_of(self.number)
+        return self.topic.view.name_of(self.number)
 
     @property
     def is_needed(self) -> bool:
@@ -372,7 +371,7 @@ class ProducerTopic:
 
     Attributes:
         name: Its name.
-        view: The latest view. None before the first lookup.
+        view: The latest view.
         lookup_error: Why the last lookup failed.
         lookupds: Who was asked.
         was_known: Whether its partitions were ever known.
@@ -393,7 +392,7 @@ class ProducerTopic:
 
     name: str
     used_at: float
-    view: TopicView | None = None
+    view: TopicView
     lookup_error: NsqError | None = None
     lookupds: tuple[str, ...] = ()
     count: PartitionCount = field(default_factory=PartitionCount)
@@ -414,7 +413,7 @@ class ProducerTopic:
     def is_unknown(self) -> bool:
         """Whether no nsqlookupd of a partitioned cluster knows it, and none ever did."""
         view = self.view
-        return view is not None and not (self.was_known or view.exists or view.is_plain)
+        return view.is_answered and not (self.was_known or view.exists or view.is_plain)
 
     @property
     def is_busy(self) -> bool:

@@ -127,19 +127,14 @@ def producer_troubles(shell: ProducerShell | None, silence: LookupdOutage | None
 
 def _is_still_connected(topic: ProducerTopic) -> bool:
     """Return whether an nsqd of a plain cluster that is not listed any more takes publishes over its connection."""
-    is_plain = topic.view is not None and topic.view.is_plain
-    return is_plain and any(lane.conn is not None for lane in tuple(topic.lanes.values()))
+    return topic.view.is_plain and any(lane.conn is not None for lane in tuple(topic.lanes.values()))
 
 
 def _why_absent(topic: ProducerTopic) -> str:
     reason = topic_trouble(topic)
     if reason is not None:
         return str(reason)
-    return (
-        "no nsqlookupd lists an nsqd for it"
-        if topic.view is not None and topic.view.is_plain
-        else "no partition is known yet"
-    )
+    return "no nsqlookupd lists an nsqd for it" if topic.view.is_plain else "no partition is known yet"
 
 
 def _is_in_use(lane: Lane) -> bool:

@@ -387,7 +387,6 @@ def test_options_without_effect_are_warned_about_once() -> None:
 
 def test_what_is_learned_counts_from_the_next_look(driven: Driven) -> None:
     view = driven.subscriptions.view
-    assert view is not None
     driven.subscriptions.learn(replace(view, leaders={0: TWO}), driven.now)
     assert driven.opening().node == ONE
     driven.after(0.0)

@@ -454,8 +454,8 @@ def test_nothing_is_asked_for_after_the_end() -> None:
 def test_which_partitions_must_be_subscribed() -> None:
     driven = reading()
     assert choice.needed(driven.config, driven.subscriptions.view) == {0}
-    assert choice.needed(driven.config, None) == set()
     driven = Driven()
+    assert choice.needed(driven.config, driven.subscriptions.view) == set()
     driven.view({0: ONE}, plain=True, last_known={1: ONE})
     assert choice.needed(driven.config, driven.subscriptions.view) == {0}
     assert choice.wanted(driven.config, driven.subscriptions.view) == {0, 1}

@@ -13,6 +13,7 @@ from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, ResponseTimeoutError, ServerError
 from nsq_ha.message import Message
 from nsq_ha.options.config import ConsumerConfig
+from nsq_ha.policy.topology import unanswered
 from nsq_ha.protocol import Finish, Requeue
 from nsq_ha.stats import ConsumerPartition, ConsumerStats
 from tests.support.inside import consumer_machine_of, partitions_of
@@ -340,7 +341,8 @@ def test_another_thread_may_ask_while_a_lookup_ends() -> None:
             watch.error = watch.failing_since = None  # as the loop's thread does meanwhile
             return "no answer"
 
-    watch: Any = SimpleNamespace(topic=TOPIC, view=None, error=SilentError(""), failing_since=4.0, leaderless_since={})
+    watch: Any = SimpleNamespace(topic=TOPIC, view=unanswered(TOPIC), leaderless_since={})
+    watch.error, watch.failing_since = SilentError(""), 4.0
     config, machine = ConsumerConfig(lookupd=("http://a:1",)), SimpleNamespace(partitions={})
     shell: Any = SimpleNamespace(config=config, machine=machine)
     troubles = Partitions(watch, shell, 0.0).troubles(10.0)

@@ -16,6 +16,7 @@ from nsq_ha.policy.topology import (
     changed_leaders,
     merge,
     tcp_address,
+    unanswered,
 )
 from tests.policy.lookup_answers import NODES, answer, denial, empty, good, led, rounds
 
@@ -63,7 +64,7 @@ def test_a_first_complete_answer_is_the_view_and_none_changes_nothing() -> None:
     assert not view.unsettled
     assert merge(view, []) is view
     nothing = merge(None, [], topic="orders")
-    assert nothing == TopicView("orders", None, {}, complete=False, exists=False)
+    assert nothing == TopicView("orders", None, {}, complete=False, exists=False, is_answered=False)
     assert nothing.partition_num == 0
 
 
@@ -72,7 +73,7 @@ def test_changed_leaders_are_those_that_moved_came_or_went() -> None:
     assert not changed_leaders(old, good())
     new = merge(old, [answer(3, {0: NODES[3], 2: NODES[2]}, leads=True), answer(3, {}, lookupd="b")])
     assert changed_leaders(old, new) == {0: (NODES[0], NODES[3]), 1: (NODES[1], None), 2: (None, NODES[2])}
-    assert changed_leaders(None, old) == {0: (None, NODES[0]), 1: (None, NODES[1])}
+    assert changed_leaders(unanswered("orders"), old) == {0: (None, NODES[0]), 1: (None, NODES[1])}
 
 
 def test_the_channels_are_those_that_any_answer_of_the_last_round_lists() -> None:

@@ -6,7 +6,7 @@ from nsq_ha.errors import (
     NsqError,
     TopicNotFoundError,
 )
-from nsq_ha.policy.topology import TopicMeta, TopicView
+from nsq_ha.policy.topology import TopicMeta, TopicView, unanswered
 from nsq_ha.producer.reasons import topic_trouble, wrapped
 from nsq_ha.producer.state import ProducerTopic, PublishRequest
 from tests.producer.driven import NODES, PLAIN, Driven
@@ -14,11 +14,10 @@ from tests.producer.driven import NODES, PLAIN, Driven
 TOPIC = "orders"
 
 
-def trouble(view: TopicView | None, cause: NsqError | None = None) -> NsqError | None:
+def trouble(view: TopicView, cause: NsqError | None = None) -> NsqError | None:
     """Return why a topic cannot be used whose lookups found ``view``."""
-    topic = ProducerTopic(TOPIC, 0.0)
-    topic.names_partitions = view is not None and view.partition_num > 0
-    topic.view, topic.lookup_error, topic.lookupds = view, cause, ("http://a:1", "http://b:1")
+    topic = ProducerTopic(TOPIC, 0.0, view, cause, ("http://a:1", "http://b:1"))
+    topic.names_partitions = view.partition_num > 0
     return topic_trouble(topic)
 
 
@@ -29,8 +28,8 @@ def test_each_reason_why_a_topic_cannot_be_used_has_its_text() -> None:
     assert type(absent) is TopicNotFoundError
     assert str(absent) == str(TopicNotFoundError.named(TOPIC))
     down = LookupUnavailableError("down")
-    assert trouble(None, down) is down
-    silent = trouble(None)
+    assert trouble(unanswered(TOPIC), down) is down
+    silent = trouble(unanswered(TOPIC))
     assert type(silent) is LookupUnavailableError
     assert str(silent) == (
         "no nsqlookupd named a partition of topic 'orders' in time (http://a:1: has not answered yet; http://b:1:"

@@ -47,7 +47,7 @@ async def until_it_uses(producer: Producer, partitions: set[int]) -> None:
 async def until_view(producer: Producer, condition: Callable[[TopicView], bool]) -> None:
     """Wait until what the producer knows of its topic is so."""
     topic = topics_of(producer)[TOPIC]
-    await eventually(lambda: topic.view is not None and condition(topic.view))
+    await eventually(lambda: topic.view.is_answered and condition(topic.view))
 
 
 async def until_it_knows(producer: Producer, number: int) -> None:

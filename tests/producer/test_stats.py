@@ -18,6 +18,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotFoundError,
 )
+from nsq_ha.policy.topology import unanswered
 from nsq_ha.producer.state import Lane, ProducerTopic
 from nsq_ha.producer.statistics import producer_troubles
 from nsq_ha.stats import ProducerPartition, ProducerStats
@@ -391,7 +392,7 @@ def test_another_thread_may_ask_while_a_lookup_ends() -> None:
     watch: Any = SimpleNamespace(
         topic=TOPIC, error=SilentError(""), failing_since=4.0, absent_since=None, leaderless_since={}
     )
-    machine = SimpleNamespace(topics={TOPIC: ProducerTopic(TOPIC, 0.0)})
+    machine = SimpleNamespace(topics={TOPIC: ProducerTopic(TOPIC, 0.0, unanswered(TOPIC))})
     shell: Any = SimpleNamespace(machine=machine, watches={TOPIC: watch}, clock=lambda: 10.0)
     troubles = producer_troubles(shell, None)
     assert [(each.reason, each.seconds) for each in troubles] == [("no answer", 6.0)]

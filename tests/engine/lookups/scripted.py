@@ -95,7 +95,7 @@ class Stage:
 async def until(watch: TopicWatch, predicate: Callable[[TopicView], bool]) -> TopicView:
     """Look up until ``predicate`` is true for the view, and return the view."""
     watch.look_up_often(is_wanted=True)
-    while watch.view is None or not predicate(watch.view):
+    while not (watch.view.is_answered and predicate(watch.view)):
         await watch._round_ended.wait()  # noqa: SLF001 - of any round
     watch.look_up_often(is_wanted=False)
     return watch.view
