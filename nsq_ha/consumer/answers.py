@@ -292,10 +292,6 @@ class Answering:
         conn.partition.conn = None
         conn.partition.replaced.append(conn)
 
-    def reject(self, conn: Subscription) -> None:
-        """Requeue what still arrives, since the connection is about to end."""
-        conn.ready, conn.is_reading, conn.is_rejecting = 0, False, True
-
     def lost(self, conn: Subscription, now: float) -> None:
         """Drop all answers over a connection: the server delivers its messages again."""
         partition = conn.partition
@@ -449,7 +445,7 @@ class Answering:
         """
         conn = conn_of(message)
         counts_attempt = message.state is not State.QUEUED and self.config.max_attempts is not None
-        if conn.is_returned_at_end and (not waits or conn.is_ordered or counts_attempt):
+        if conn.meta.is_partitioned and (not waits or conn.is_ordered or counts_attempt):
             self.leave_to_end(message)
         else:
             self.give_back(message, CLOSED, now)
@@ -466,7 +462,8 @@ class Answering:
         self.has_freed = True
 
     def cut_off(self, conn: Subscription, now: float) -> None:
-        """Requeue all that is unanswered on a connection that is about to end."""
+        """Requeue all that is unanswered on a connection that is about to end, and what still arrives."""
+        conn.ready, conn.is_reading, conn.is_rejecting = 0, False, True
         for message in tuple(conn.messages.values()):
             if not message.answered:
                 self.give_back(message, CLOSED, now)

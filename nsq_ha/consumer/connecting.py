@@ -156,7 +156,7 @@ class Connecting:
             if not is_foreign(error):
                 raise
             if not isinstance(error, NsqError):
-                report_unexpected(log, self._watch.name_of(conn.partition.number), error)
+                report_unexpected(log, self._watch.view.name_of(conn.partition.number), error)
                 error = ConnectionLostError(f"unexpected error while consuming: {error!r}")
             self._subscriptions.failed(conn, error, monotonic())
         finally:
@@ -240,7 +240,7 @@ class Connecting:
             if (connection := self._open.get(conn)) is not None:
                 await connection.stop_messages()
         except NsqError as error:
-            log.debug("%s: CLS failed: %s", self._watch.name_of(conn.partition.number), error)
+            log.debug("%s: CLS failed: %s", self._watch.view.name_of(conn.partition.number), error)
         self._subscriptions.stopped(conn, monotonic())
         self._shell.drain()
 
@@ -261,7 +261,7 @@ class Connecting:
         """
         for conn in conns:
             connection = self._open.get(conn)
-            if connection is not None and conn not in self._cutting and not conn.is_returned_at_end:
+            if connection is not None and conn not in self._cutting and not conn.meta.is_partitioned:
                 requeuing = self._requeue_all(connection, conn, timeout)
                 self._cutting[conn] = asyncio.create_task(requeuing, name=f"nsq_ha cuts off {connection.name}")
         for cutting in tuple(self._cutting.values()):
@@ -269,9 +269,8 @@ class Connecting:
 
     async def _requeue_all(self, connection: Connection, conn: Subscription, timeout: float) -> None:
         connection.write(encode_ready(0))  # else nsqd would send them here again
-        most, name = max(len(conn.messages), conn.ready), self._watch.name_of(conn.partition.number)
+        most, name = max(len(conn.messages), conn.ready), self._watch.view.name_of(conn.partition.number)
         self._shell.machine.cut_off(conn, monotonic())
-        self._shell.machine.reject(conn)
         self._shell.drain()
         try:
             async with asyncio.timeout(timeout):

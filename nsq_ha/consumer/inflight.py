@@ -195,8 +195,6 @@ class Subscription:
     Args:
         partition: The partition.
         is_ordered: The channel is read in order: one message in flight.
-        is_returned_at_end: nsqd requeues unanswered messages when the connection ends. A plain one waits for their
-            timeout.
         led: The nsqd, and the topic's settings.
         replaces: The connection to the same nsqd that it is to replace.
 
@@ -239,7 +237,6 @@ class Subscription:
         partition: ReadPartition,
         *,
         is_ordered: bool,
-        is_returned_at_end: bool = True,
         led: tuple[Node, TopicMeta] = _NOWHERE,
         replaces: Subscription | None = None,
     ) -> None:
@@ -254,7 +251,6 @@ class Subscription:
         self.replaced_at: float = math.inf
         self.alive_at: float = math.inf
         self.is_ordered: bool = is_ordered
-        self.is_returned_at_end: bool = is_returned_at_end
         self.source: Any = None
         self.handle: Any = None
         self.messages: dict[bytes, Message] = {}
@@ -298,9 +294,9 @@ class Subscription:
     def kept(self) -> tuple[int, int]:
         """The fewest and the most messages that nsqd would keep until their timeout if the connection ended now.
 
-        Those that it has sent for the latest RDY may not have been read yet.
+        Those that it has sent for the latest RDY may not have been read yet. A partitioned nsqd requeues all then.
         """
-        if self.is_returned_at_end or self.is_rejecting:
+        if self.meta.is_partitioned or self.is_rejecting:
             return 0, 0
         return len(self.messages), max(len(self.messages), self.ready)
 

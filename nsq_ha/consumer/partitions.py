@@ -66,7 +66,7 @@ class Partitions:
             since = self._shell.machine.subscriptions.absence.began_at
             found.append(Trouble(watch.topic, self.why_not(), now - (since or self._opened_at)))
         for number in sorted(wanted - subscribed):
-            partition, name = self._shell.machine.partitions.get(number), watch.name_of(number)
+            partition, name = self._shell.machine.partitions.get(number), watch.view.name_of(number)
             leaderless = watch.leaderless_since.get(number)
             began_at, why = (None, None) if partition is None else (partition.outage.began_at, partition.trouble)
             if leaderless is not None:
@@ -156,7 +156,7 @@ class Partitions:
 
     def _changed(self, event: PartitionEvent, partition: ReadPartition) -> None:
         what, _, node, error, conn, outage = event
-        name, address = self.watch.name_of(partition.number), "" if node is None else node.address
+        name, address = self.watch.view.name_of(partition.number), "" if node is None else node.address
         connection = "" if conn is None or conn.handle is None else conn.handle.name
         if what == "subscribed":
             log.info("subscribed to %s over %s", name, connection)
@@ -184,7 +184,7 @@ class Partitions:
         """Log a failure, as a warning if failures have lasted long enough."""
         outage, error, said = event.outage, event.error, str(event.error)
         if event.node is not None:  # many reasons begin with the address
-            name, address = self.watch.name_of(partition.number), event.node.address
+            name, address = self.watch.view.name_of(partition.number), event.node.address
             said = f"{name} at nsqd {address}: {said.removeprefix(address).removeprefix(':').lstrip()}"
         if outage is not None:
             log.warning("%s; still trying after %.0f s and %d failures", said, *outage)

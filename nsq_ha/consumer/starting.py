@@ -72,8 +72,8 @@ class Starting:
             if conn.is_ordered or not self._is_only_one_at(node):
                 raise TlsRequiredError(
                     "",
-                    f"start_from cannot be applied to {self._watch.name_of(partition.number)}: {error.detail}, and SUB"
-                    f" takes a position only for an unordered topic of which the nsqd leads one partition. Leave"
+                    f"start_from cannot be applied to {self._watch.view.name_of(partition.number)}: {error.detail}, and"
+                    f" SUB takes a position only for an unordered topic of which the nsqd leads one partition. Leave"
                     f" start_from out, and set the channel's position over nsqd's HTTPS (/channel/setoffset)",
                 ) from error
             conn.is_checked = True
@@ -121,7 +121,7 @@ class Starting:
                 "channel %s of %s may be unknown to the partition's replicas (%s): if it is new and the leader"
                 " changes before a message is finished, the messages so far are not delivered",
                 channel,
-                self._watch.name_of(number),
+                self._watch.view.name_of(number),
                 error,
             )
 

@@ -314,7 +314,6 @@ class Subscriptions:
         partition.opening = conn = Subscription(
             partition,
             is_ordered=meta.ordered if ordered == "auto" else ordered,
-            is_returned_at_end=meta.is_partitioned,
             led=led,
             replaces=replaces,
         )

@@ -188,10 +188,6 @@ class TopicWatch:
         self._round_ended = asyncio.Event()
         self._task = engine.tasks.start(self._keep(), f"lookups of {topic}")
 
-    def name_of(self, partition: int) -> str:
-        """Return how texts name a partition: ``orders-3``, or only the topic if the cluster has no partitions."""
-        return self.view.name_of(partition)
-
     @property
     def lookupds(self) -> tuple[str, ...]:
         """Base URLs of all nsqlookupds in use."""

@@ -115,7 +115,7 @@ def producer_troubles(shell: ProducerShell | None, silence: LookupdOutage | None
             lane = topic.lanes.get(partition)
             # The nsqd may have failed before the nsqlookupds noticed: it is one outage.
             began_at = None if lane is None or not _is_in_use(lane) else lane.outage.began_at
-            found.append(Trouble(watch.name_of(partition), "has no leader", now - min(since, began_at or since)))
+            found.append(Trouble(watch.view.name_of(partition), "has no leader", now - min(since, began_at or since)))
         for lane in tuple(topic.lanes.values()):
             trouble, since_failed = lane.trouble, lane.outage.began_at
             # The failure of an idle lane is no news: the next publish may find a leader that works again.

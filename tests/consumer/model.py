@@ -592,7 +592,6 @@ class World:
         assert left_over <= {CLOSED, State.HANDED_OUT, State.GIVING_UP}, left_over
         for conn in machine.conns:
             machine.cut_off(conn, self.now)
-            machine.reject(conn)
         self.drain()
         while self.stopping:
             self.step_stops()

@@ -83,7 +83,7 @@ def test_a_message_that_is_taken_back_is_not_handed_out_if_it_was_finished_meanw
 def test_what_arrives_over_a_connection_that_is_about_to_end_goes_back() -> None:
     driven = reading()
     conn = driven.used()
-    driven.machine.reject(conn)
+    driven.machine.cut_off(conn, driven.now)
     conn.commands.clear()
     arrive(driven, message_of(driven))
     assert conn.commands == [WriteRequeue(message_of(driven).id, 0.0)]
@@ -353,7 +353,7 @@ def test_a_failed_task_returns_what_it_has_and_a_plain_nsqd_gets_all_back() -> N
     driven.machine.return_left(driven.now)
     assert len(conn.messages) == 2
     driven.machine.cut_off(conn, driven.now)
-    driven.machine.reject(conn)
+    driven.machine.cut_off(conn, driven.now)
     assert conn.kept == (0, 0)
     assert not conn.messages
 
