@@ -29,9 +29,10 @@ from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import HEARTBEAT, Frame, FrameDecoder, FrameType, encode_frame
 from nsq_ha.protocol.handshake import GetSecret, Receive
 from nsq_ha.protocol.identify import decode_identity, upgrades
-from nsq_ha.protocol.messages import check_traced, damage_of, encode_message
+from nsq_ha.protocol.messages import check_traced, damage_of
 from nsq_ha.protocol.server.answers import encode_identity, encode_plain_identity, encode_traced
 from tests.protocol.fakes import decode_message
+from tests.support.message_frames import encode_message
 
 LARGEST: Final = 1024 * 1024
 LAYOUTS: Final = tuple(Layout)

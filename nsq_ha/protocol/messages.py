@@ -39,7 +39,6 @@ _FRAME_DETAIL: Final = struct.Struct(">iiqH16sQI")
 _HEAD: Final = struct.Struct(">qH16s")
 _DETAIL: Final = struct.Struct(">QI")
 _TRACED: Final = struct.Struct(">2sQQQI")
-_JSON_HEADER: Final = 4
 _SMALLEST: Final = struct.calcsize(">iqH16s")  # size word of a message frame without anything after its head
 TRACED_BYTES: Final = _TRACED.size
 """Size of the answer to a traced publish."""
@@ -225,26 +224,6 @@ def _raw_size_of(data: bytes, layout: Layout) -> int | None:
 
 def _parts(layout: Layout) -> list[str]:
     return ["extension header"] * layout.ext + ["offset and raw size"] * layout.detail
-
-
-def encode_message(message: Message, layout: Layout, *, ext_version: int = _JSON_HEADER) -> bytes:
-    """Encode the data of a message frame, for the server's side.
-
-    Args:
-        message: The message. ``offset`` and ``raw_size`` count as 0 if they are None.
-        layout: The layout of the subscription. If it has no ext part, the header
-            is omitted, as the server does for old clients.
-        ext_version: Version byte of a message that has a header, 1..255.
-    """
-    parts = [_HEAD.pack(message.timestamp_ns, message.attempts, message.id)]
-    if layout.ext and message.ext is None:
-        parts.append(b"\0")
-    elif layout.ext and message.ext is not None:
-        parts += (bytes((ext_version,)), len(message.ext).to_bytes(2, "big"), message.ext)
-    if layout.detail:
-        parts.append(_DETAIL.pack(message.offset or 0, message.raw_size or 0))
-    parts.append(message.body)
-    return b"".join(parts)
 
 
 class Traced(msgspec.Struct, frozen=True):

@@ -8,10 +8,11 @@ from nsq_ha.message import Message, MessageSource
 from nsq_ha.protocol import ClientProtocol, Layout, Received, Sub, Traced
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.messages import damage_of, encode_message, reader_for
+from nsq_ha.protocol.messages import damage_of, reader_for
 from nsq_ha.protocol.server.answers import encode_traced
 from nsq_ha.protocol.server.decoder import CommandDecoder, Event, PublishHeader, decode_commands
 from nsq_ha.protocol.server.stream import Limits
+from tests.support.message_frames import encode_message
 
 LARGEST = 1024 * 1024
 ID = b"\x00\x00\x00\x00\x00\x00\x00\x09\n \r\n\x00\xff\n\n"

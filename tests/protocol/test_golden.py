@@ -26,13 +26,13 @@ from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
 from nsq_ha.protocol.encoding import MAGIC
 from nsq_ha.protocol.frames import HEARTBEAT, Frame, FrameDecoder, FrameType, encode_frame
 from nsq_ha.protocol.identify import Upgrade, decode_identity, upgrades
-from nsq_ha.protocol.messages import encode_message
 from nsq_ha.protocol.server.answers import encode_identity, encode_traced
 from nsq_ha.protocol.server.command_lines import Malformed
 from nsq_ha.protocol.server.decoder import CommandDecoder, decode_commands
 from nsq_ha.protocol.server.identify import SessionSettings, read_identify
 from tests.golden import TCP_FILES, Conversation, Step, conversations
 from tests.protocol.fakes import OK_FRAME, SOURCE, decode_message, identified, seen, subscribed
+from tests.support.message_frames import encode_message
 
 ALL = list(conversations(*TCP_FILES))
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message
 from nsq_ha.protocol import Layout, Traced, decode_traced, layout_for
-from nsq_ha.protocol.messages import check_traced, damage_of, encode_message, reader_for, traced_size
+from nsq_ha.protocol.messages import check_traced, damage_of, reader_for, traced_size
 from nsq_ha.protocol.server.answers import encode_traced
 from tests.protocol.fakes import ID, SOURCE, decode_message, delivery, message, message_frame, response, seen
+from tests.support.message_frames import encode_message
 
 HEAD = struct.pack(">qH16s", 5, 2, ID)
 unsigned = st.integers(0, 2**64 - 1)

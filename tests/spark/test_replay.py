@@ -21,12 +21,12 @@ from nsq_ha.message import Message
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Layout
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.messages import encode_message
 from nsq_ha.spark import connection
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.read.replay import UNGATHERED_BYTES, Replay
 from tests.spark.logs import PARTITION, log_of
+from tests.support.message_frames import encode_message
 
 OPTIONS = ReadOptions(lookupd=("http://127.0.0.1:4161",), topics=("flights",))
 OK = encode_frame(FrameType.RESPONSE, b"OK")

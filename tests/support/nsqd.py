@@ -30,10 +30,10 @@ from nsq_ha.protocol import (
 )
 from nsq_ha.protocol.commands import Auth, Identify, MpubExt, MpubTrace, PubExt, PubTrace
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.messages import encode_message
 from nsq_ha.protocol.server.answers import encode_identity, encode_traced
 from nsq_ha.protocol.server.command_lines import Malformed
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
+from tests.support.message_frames import encode_message
 
 LIMIT: Final = 20.0
 """Seconds that a test waits for something that must happen."""

@@ -335,7 +335,7 @@ def _wait(session: AnySession, replica: Replica, act: Callable[[], None]) -> Non
 def message_frame(record: Record, attempts: int, layout: Layout) -> bytes:
     """Encode a message frame: size, type, timestamp, attempts, id, the parts that the layout requires, and the body.
 
-    Golden exchanges compare this fast path and ``protocol.messages`` with the real server's bytes.
+    Golden exchanges compare this fast path and that of the tests with the real server's bytes.
 
     Source: server protocol 2.
     """
