@@ -279,11 +279,12 @@ class ConsumerMachine(Answering):
         if self.is_closing or self.pause.is_blocking:
             return False
         if self._is_over:
-            most = self.flow.max_in_flight
-            self._is_over = 0 < most < self.flow.in_flight
-            held = (*self.handed_out(), *self.in_state(State.GIVING_UP))
-            if self._is_over and sum(now <= message.deadline for message in held) >= most:
-                return False
+            most, in_flight = self.flow.max_in_flight, self.flow.in_flight
+            self._is_over = 0 < most < in_flight
+            if self._is_over and (self.has_stale or in_flight - len(self.queue) >= most):  # counting them takes long
+                held = (*self.handed_out(), *self.in_state(State.GIVING_UP))
+                if sum(now <= message.deadline for message in held) >= most:
+                    return False
         rate = self.flow.rate
         if rate is not None and self.queue[0].state is _QUEUED:
             wait = rate.take(now)
