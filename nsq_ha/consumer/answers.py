@@ -79,7 +79,7 @@ class Answering:
         touches: Messages that are being worked on are touched.
         touch_at: When to look at them.
         is_closing: Nothing is handed out any more.
-        is_closed: Answering have no effect any more.
+        is_closed: Answers have no effect any more.
     """
 
     flow: Flow

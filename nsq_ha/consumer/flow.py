@@ -15,7 +15,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.policy import ready
-from nsq_ha.policy.backlog import Speed
+from nsq_ha.policy.handling_speed import Speed
 from nsq_ha.policy.rate import MaxRate
 from nsq_ha.policy.ready import LOOK_INTERVAL, Needs, Rotation
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
@@ -378,7 +378,7 @@ class Flow:
         return wanted
 
     def _look(self, now: float) -> None:
-        """Share the messages in flight by the partitions' backlogs."""
+        """Share the messages in flight by what the partitions use."""
         self._look_at = math.inf
         live = self._live()
         before = self._needs.by_partition

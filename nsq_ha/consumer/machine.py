@@ -94,7 +94,7 @@ class ConsumerMachine(Answering):
         self.subscriptions: Subscriptions = Subscriptions(config, topic, self, chance)
         self.is_run: bool = False
         self.wake_at: float = math.inf
-        self._is_over = False  # more messages are in flight than may be with handlers
+        self._has_excess = False  # more messages are in flight than may be with handlers
         self._looked_at = -math.inf
         self._turn_at, self._turn_since = math.inf, 0.0
 
@@ -163,7 +163,7 @@ class ConsumerMachine(Answering):
 
     def _weigh(self, now: float) -> None:
         """Look whether more is in flight than may be with handlers and tasks at once: RDY may have moved."""
-        self._is_over = self._is_over or 0 < self.flow.max_in_flight < self.flow.counted(now)
+        self._has_excess = self._has_excess or 0 < self.flow.max_in_flight < self.flow.counted(now)
 
     def _is_known(self, conn: Subscription, message: Message, now: float) -> bool:
         """Return whether a message was finished before, or somebody has it who certainly answers it."""
@@ -250,7 +250,7 @@ class ConsumerMachine(Answering):
         """Hand out the next message. None if there is none, or none may be handed out now."""
         queue, pause, flow = self.queue, self.pause, self.flow
         while queue:
-            is_gated = self._is_over or pause.is_blocking or self.is_closing or flow.rate is not None
+            is_gated = self._has_excess or pause.is_blocking or self.is_closing or flow.rate is not None
             if is_gated and not self._may_take(now):
                 return None
             message = queue.popleft()
@@ -278,10 +278,10 @@ class ConsumerMachine(Answering):
         """Return whether the next message may be handed out."""
         if self.is_closing or self.pause.is_blocking:
             return False
-        if self._is_over:
+        if self._has_excess:
             most, in_flight = self.flow.max_in_flight, self.flow.in_flight
-            self._is_over = 0 < most < in_flight
-            if self._is_over and (self.has_stale or in_flight - len(self.queue) >= most):  # counting them takes long
+            self._has_excess = 0 < most < in_flight
+            if self._has_excess and (self.has_stale or in_flight - len(self.queue) >= most):  # counting them takes long
                 held = (*self.handed_out(), *self.in_state(State.GIVING_UP))
                 if sum(now <= message.deadline for message in held) >= most:
                     return False
@@ -436,7 +436,7 @@ class ConsumerMachine(Answering):
         self.tick_deferred(now)
         if now >= self.touch_at:
             self.tick_touches(now)
-        self.wakes: bool = self.wakes or self._is_over
+        self.wakes: bool = self.wakes or self._has_excess
         self.flow.tick(now, is_awaited=is_awaited)
         if now >= self.subscriptions.wake_at:
             self.subscriptions.tick(now)
@@ -459,7 +459,7 @@ class ConsumerMachine(Answering):
         if now >= flow.wake_at:
             flow.tick(now, is_awaited=False)
         waits = min(due_at for _, due_at in self.deferred.values()) if self.deferred else math.inf
-        over = LOOK_INTERVAL + self._looked_at if self._is_over and self.queue else math.inf
+        over = LOOK_INTERVAL + self._looked_at if self._has_excess and self.queue else math.inf
         due_at = self.subscriptions.wake_at
         self.wake_at = min(flow.wake_at, self.pause.wake_at, self._turn_at, self.touch_at, waits, over, due_at)
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.consumer.inflight import IN_TIME, conn_of
 from nsq_ha.message import State
-from nsq_ha.policy.backlog import WELL_WITHIN
+from nsq_ha.policy.handling_speed import WELL_WITHIN
 from nsq_ha.policy.ready import LOOK_INTERVAL
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
 from nsq_ha.policy.timing import delay_after

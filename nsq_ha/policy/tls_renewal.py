@@ -39,16 +39,16 @@ _PARTITIONED: Final = re.compile(r"-HA\.(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 
 
 class Phase(enum.Enum):
-    """The age of a connection. The values are shares of the time for which nsqd can write."""
+    """The age of a connection. The values are shares of the time for which nsqd can write, so none is above 1."""
 
     FRESH = 0.0
     """There is nothing to do."""
     DUE = 0.6
-    """There is enough time left to open another one."""
+    """There is enough time left to open another one: 2 s, for TLS, IDENTIFY and SUB."""
     LATE = 0.8
-    """An answer to a command sent now may still arrive; later commands get none."""
+    """Nothing more is written that needs an answer: those to what was written before have 0.75 s to arrive."""
     STALE = 0.95
-    """Nothing more arrives over it."""
+    """Nothing more is waited for. Before nsqd's own limit, so that no answer is cut off half-way."""
 
 
 class Lifetime(NamedTuple):

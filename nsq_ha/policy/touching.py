@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nsq_ha.policy.backlog import WELL_WITHIN
+from nsq_ha.policy.handling_speed import WELL_WITHIN
 from nsq_ha.policy.timing import LATE
 
 SHARE: Final = WELL_WITHIN

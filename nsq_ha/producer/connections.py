@@ -103,8 +103,8 @@ class Connections(Lanes):
     def _use(self, lane: Lane, conn: ProducerConn, now: float) -> None:
         lane.conn, lane.opening = conn, None
         lane.failures, lane.retry_at = 0, -math.inf
-        lane.counts.reconnects += bool(lane.shared)
-        lane.shared = [Receipt(lane.topic.name, lane.number, conn.node.address)]
+        lane.counts.reconnects += bool(lane.plain_receipts)
+        lane.plain_receipts = [Receipt(lane.topic.name, lane.number, conn.node.address)]
         lane.last_used = max(lane.last_used, now)
         if not lane.refusals:
             lane.trouble = None

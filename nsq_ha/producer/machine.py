@@ -177,7 +177,7 @@ class ProducerMachine(Connections):
             request = sent.popleft()
             if request.conn is conn and request.is_plain and request.attempts == 1 and not request.is_over:
                 lane: Lane = request.lane  # type: ignore[assignment]  # it was written
-                request.receipts = lane.shared if request.count == 1 else lane.shared * request.count
+                request.receipts = lane.plain_receipts if request.count == 1 else lane.plain_receipts * request.count
                 request.is_over, request.conn = True, None
                 del self.pending[request.limit][request]
                 lane.counts.published += request.count

@@ -25,7 +25,7 @@ def wrapped(request: PublishRequest, error: Exception) -> PublishError:
             partition=lane.number,
             attempts=request.attempts,
             maybe_stored=request.maybe_stored,
-            nsqd=lane.shared[0].nsqd if request.attempts and lane.shared else None,
+            nsqd=lane.plain_receipts[0].nsqd if request.attempts and lane.plain_receipts else None,
             name=lane.name,
         )
     failed.__cause__ = error

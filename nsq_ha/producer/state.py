@@ -277,7 +277,7 @@ class Lane:
         trouble: Why publishing fails now. None if it may work.
         is_troubled: Whether something has failed since a publish was stored in time.
         outage: The same for the log, the events and the health.
-        shared: The receipts of a message that nothing distinguishes from others; none if it never had a connection.
+        plain_receipts: Those of a message without a trace, all alike; none if it never had a connection.
         callers: Number of those who wait for a connection.
         counts: Counts of its publishes.
         last_used: When it was written to last.
@@ -299,7 +299,7 @@ class Lane:
     probe_at: float = -math.inf
     trouble: NsqError | None = None
     outage: Outage = field(default_factory=Outage)
-    shared: list[Receipt] = field(default_factory=list)
+    plain_receipts: list[Receipt] = field(default_factory=list)
     callers: int = 0
     counts: PublishCounts = field(default_factory=PublishCounts)
     last_used: float = -math.inf

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.backlog import WELL_WITHIN
+from nsq_ha.policy.handling_speed import WELL_WITHIN
 from nsq_ha.policy.rate import MaxRate
 from nsq_ha.policy.timing import LATE
 

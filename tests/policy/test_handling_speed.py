@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.backlog import FIRST_WAITING, Speed
+from nsq_ha.policy.handling_speed import FIRST_WAITING, Speed
 
 
 def steady(seconds: float) -> Speed:
