@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import os
 import pathlib
@@ -33,6 +34,8 @@ SHORT_KILLS: Final = "NSQ_HA_TEST_CHAOS_SHORT_KILLS"
 acknowledged and not yet written, and its followers cut their logs to its own. No client can mend that."""
 FAILING: Final = "NSQ_HA_TEST_CHAOS_FAILING"
 """The share of handler calls that fail, such as 0.01. Without it, messages are iterated over."""
+FAILING_SHARE: Final = 0.4
+"""The share of the usual rate for the ordered topic then: with all of it, its partitions would never catch up."""
 ELECTED: Final = 25.0
 """Seconds after which another leader is elected as a rule."""
 
@@ -142,6 +145,8 @@ class Chaos:
 async def play(bench: Bench, scenario: Scenario) -> Row:
     """Run it as the environment says."""
     minutes, seed = chosen(15.0)
+    if os.environ.get(FAILING):  # each failure holds up its partition for a second
+        bench.pace = dataclasses.replace(bench.pace, ordered_rate=bench.pace.rate * FAILING_SHARE)
     return await run(bench, scenario, minutes, seed)
 
 
