@@ -305,7 +305,7 @@ def test_nsqds_that_are_named_take_no_start_positions() -> None:
 
 @pytest.mark.parametrize("producer", [5, "producer", object()])
 def test_what_cannot_publish_is_no_producer(producer: Any) -> None:  # noqa: ANN401 - anything
-    with pytest.raises(ConfigError, match="producer must be a Producer"):
+    with pytest.raises(ConfigError, match=r"producer must be a nsq_ha\.Producer"):
         Consumer("t", "ch", lookupd="a", producer=producer)
 
 

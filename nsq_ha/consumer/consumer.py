@@ -90,13 +90,12 @@ class Consumer(SingleUseClient):
         self.config: ConsumerConfig = options_of(ConsumerConfig, config, options)
         self.topic: str = check_topic(topic)
         self.channel: str = check_channel(channel)
-        self._name = f"{self.topic}/{self.channel}"
         if self.config.partitions == ():
             raise ConfigError("partitions must name at least one partition; None reads all of them")
         if callable(self.config.on_give_up):
             check_handler(self.config.on_give_up, "on_give_up")
         self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)
-        self._shell = self._shell_type(self._name, self.config, self._give_up_publisher, self._check_loop)
+        self._shell = self._shell_type(f"{topic}/{channel}", self.config, self._give_up_publisher, self._check_loop)
         self._iterators = Iterators(self._shell)
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
         self._lookups = Lookups(self.config, access="r", observer=self._shell.observer, channel=self.channel)
@@ -174,7 +173,7 @@ class Consumer(SingleUseClient):
                 raise
             why = "" if self._connecting is None else f": {self._connecting.partitions.why_not()}"
             raise ResponseTimeoutError(
-                f"{self._name}: not all partitions are subscribed after {timeout:g} s{why}"
+                f"{self._shell.name}: not all partitions are subscribed after {timeout:g} s{why}"
             ) from None
 
     def stats(self) -> ConsumerStats:
@@ -256,7 +255,7 @@ class Consumer(SingleUseClient):
                 async with asyncio.timeout_at(deadline):
                     await self._shell.drained()
             except TimeoutError:
-                log.warning("%s: closed with messages unanswered: %s", self._name, self._unanswered_by_nsqd())
+                log.warning("%s: closed with messages unanswered: %s", self._shell.name, self._unanswered_by_nsqd())
                 await self._cut_off(max(began + CUT_OFF_TIMEOUT - loop.time(), 0.0))
             if self._connecting is not None:
                 await self._connecting.aclose(deadline)
@@ -314,7 +313,7 @@ class Consumer(SingleUseClient):
                 log.warning(
                     "%s: the process exits without closing the consumer: %s messages stay in flight until nsqd's"
                     " message timeout: %s. Use the consumer with `async with`, or await aclose()",
-                    self._name,
+                    self._shell.name,
                     _number(sum(least for _, least, _ in kept), sum(most for _, _, most in kept)),
                     ", ".join(f"{_number(least, most)} of {nsqd}" for nsqd, least, most in kept),
                 )
@@ -413,7 +412,7 @@ class Consumer(SingleUseClient):
         except TimeoutError as error:
             if isinstance(error, NsqError):
                 raise
-            raise TimeoutError(f"{self._name}: no message came within {limit:g} s") from None
+            raise TimeoutError(f"{self._shell.name}: no message came within {limit:g} s") from None
 
     def _messages_of_task(self) -> Messages:
         self._check_loop()
@@ -447,7 +446,7 @@ class Consumer(SingleUseClient):
         if 0 < self.max_in_flight < max_messages:
             log.warning(
                 "%s: batches get at most max_in_flight=%d messages: raise it to max_messages=%d or more",
-                self._name,
+                self._shell.name,
                 self.max_in_flight,
                 max_messages,
             )
@@ -493,7 +492,7 @@ class Consumer(SingleUseClient):
         if 0 < self.max_in_flight < concurrency:
             log.warning(
                 "%s: only %d of %d handlers can run at once: raise max_in_flight=%d to concurrency or more",
-                self._name,
+                self._shell.name,
                 self.max_in_flight,
                 concurrency,
                 self.max_in_flight,
@@ -508,7 +507,7 @@ class Consumer(SingleUseClient):
 
     def _stop_gently(self, signal_name: str) -> None:
         """Close the consumer after a signal."""
-        log.info("%s: closing after %s; a second signal closes at once", self._name, signal_name)
+        log.info("%s: closing after %s; a second signal closes at once", self._shell.name, signal_name)
         self._is_signalled = True
         self._begin_close()
 
@@ -518,7 +517,7 @@ class Consumer(SingleUseClient):
         self._close.begin()
 
     def _stop_at_once(self) -> None:
-        log.warning("%s: closing at once: running handlers are cancelled", self._name)
+        log.warning("%s: closing at once: running handlers are cancelled", self._shell.name)
         self._close.hurry()
 
 

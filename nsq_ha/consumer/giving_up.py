@@ -411,5 +411,7 @@ def _check_type(producer: object) -> None:
     if isinstance(producer, type):
         name = producer.__name__
         raise ConfigError(f"producer is the class {name}: give an object, as in `async with {name}(...) as producer`")
-    if producer is not None and not callable(getattr(producer, "publish", None)):
-        raise ConfigError(f"producer must be a Producer, not {type(producer).__name__}")
+    is_for_threads = hasattr(producer, "__enter__") and not hasattr(producer, "__aenter__")
+    if producer is not None and (is_for_threads or not callable(getattr(producer, "publish", None))):
+        kind = type(producer)
+        raise ConfigError(f"producer must be a nsq_ha.Producer, not {kind.__module__}.{kind.__name__}")

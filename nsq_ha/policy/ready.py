@@ -214,23 +214,22 @@ class Needs:
 
 
 class _Chosen:
-    """A partition that has RDY now; its time starts when RDY is sent."""
+    """A partition that has RDY now; its time starts when RDY is sent, or when it has delivered what was asked for."""
 
     __slots__ = ("_active", "_began", "_delivered")
 
-    def __init__(self) -> None:
+    def __init__(self, delivered: int) -> None:
         self._began: float | None = None
         self._active = 0.0
-        self._delivered = 0
+        self._delivered = delivered
 
     def is_over(self, now: float, one: Seen) -> bool:
-        if self._began is None:
-            if one.ready > 0:
-                self._began, self._active, self._delivered = now, now, one.delivered
-            return False
-        if one.in_flight or one.delivered != self._delivered:
-            self._active, self._delivered = now, one.delivered
-        return now - self._began >= LONGEST_CHOSEN or now - self._active >= LOOK_INTERVAL
+        has_delivered, self._delivered = one.delivered != self._delivered, one.delivered
+        if self._began is None and (one.ready > 0 or has_delivered):
+            self._began = self._active = now
+        elif one.in_flight or has_delivered:
+            self._active = now
+        return self._began is not None and (now - self._began >= LONGEST_CHOSEN or now - self._active >= LOOK_INTERVAL)
 
 
 class Rotation:
@@ -258,5 +257,6 @@ class Rotation:
             del self._chosen[partition]
             self._waiting.append(partition)
         while len(self._chosen) < count:
-            self._chosen[self._waiting.pop(0)] = _Chosen()
+            partition = self._waiting.pop(0)
+            self._chosen[partition] = _Chosen(seen[partition].delivered)
         return list(self._chosen)

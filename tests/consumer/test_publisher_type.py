@@ -20,5 +20,20 @@ def test_a_producer_suits_the_give_up_policies() -> None:
 
 
 def test_anything_else_does_not() -> None:
-    with pytest.raises(ConfigError, match="producer must be a Producer, not object"):
+    with pytest.raises(ConfigError, match=r"producer must be a nsq_ha\.Producer, not builtins\.object"):
         Consumer("orders", "ch", lookupd="127.0.0.1:4161", producer=object())  # type: ignore[arg-type]
+
+
+class ForThreads:
+    """As a producer of ``nsq_ha.sync``, whose publish returns what no event loop can wait for."""
+
+    def __enter__(self) -> None:
+        raise AssertionError
+
+    def publish(self) -> None:
+        raise AssertionError
+
+
+def test_a_producer_of_threads_does_not_suit_an_event_loop() -> None:
+    with pytest.raises(ConfigError, match=r"a nsq_ha\.Producer, not .*\.ForThreads"):
+        Consumer("orders", "ch", lookupd="127.0.0.1:4161", producer=ForThreads())  # type: ignore[arg-type]

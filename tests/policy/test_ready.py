@@ -310,6 +310,12 @@ def test_a_turn_begins_when_it_was_granted() -> None:
     assert [rotation.choose(now, 1, seen) for now in (0.0, 100.0, 200.0)] == [[0], [0], [0]]
 
 
+def test_turns_of_tests_end_though_nothing_is_asked_for_when_the_next_one_is_chosen() -> None:
+    rotation = Rotation()
+    seen = [{0: Seen(0, 0, 1, delivered), 1: Seen(0, 0, 0, 0)} for delivered in range(5)]
+    assert [rotation.choose(2.0 * number, 1, seen[number]) for number in range(5)] == [[0], [0], [0], [0], [1]]
+
+
 def idle_rotation(rotation: Rotation, looks: list[tuple[float, int]], partitions: int) -> list[list[int]]:
     """Return whose turn it is at each look, while nobody delivers anything."""
     return [rotation.choose(now, count, dict.fromkeys(range(partitions), Seen(1, 0, 0, 0))) for now, count in looks]
