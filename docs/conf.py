@@ -115,6 +115,7 @@ nitpick_ignore += [
         "message.State",
         "message._T",
         "policy.topology.Pending",
+        "policy.topology.PlainTopic",
         "protocol.ext_filter.FilterRule",
         "sync.worker._Handler",
         "worker._Handler",

@@ -244,11 +244,6 @@ def _take_cause() -> BaseException | None:
     return found
 
 
-def checked_from(config: ConsumerConfig) -> int:
-    """Return the number of attempts from which on a message is checked by :meth:`GivingUp.may_be_handled`."""
-    return min(WARN_ATTEMPTS, config.max_attempts or WARN_ATTEMPTS)
-
-
 class GivingUp:
     """Decides what becomes of a message by the number of its deliveries.
 

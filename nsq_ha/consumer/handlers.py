@@ -75,15 +75,12 @@ class Messages(Recipient):
     Args:
         shell: The consumer's.
         is_handler: Handlers take the messages.
-
-    Attributes:
-        queue: The messages that wait.
     """
 
     def __init__(self, shell: ConsumerShell, *, is_handler: bool = False) -> None:
         super().__init__(is_handler=is_handler)
         self._shell, self._clock = shell, shell.clock
-        self._take, self.queue = shell.machine.take, shell.machine.queue
+        self._take, self._queue = shell.machine.take, shell.machine.queue
 
     def __aiter__(self) -> Self:
         """Iterate."""
@@ -92,9 +89,9 @@ class Messages(Recipient):
     def take_now(self) -> Message | None:
         """Return the next message. None if there is none, or it needs time."""
         shell, now = self._shell, monotonic()
-        if not self.queue or now - self._clock.turned > LONGEST_RUN:
+        if not self._queue or now - self._clock.turned > LONGEST_RUN:
             return None
-        first = self.queue[0]
+        first = self._queue[0]
         if first.attempts >= shell.checked_from or (first.ext is not None and shell.expands and MARK in first.ext):
             return None
         return self._take(self, now)
@@ -104,7 +101,7 @@ class Messages(Recipient):
         shell, clock = self._shell, self._clock
         while True:
             message = None
-            if self.queue:
+            if self._queue:
                 if monotonic() - clock.turned > LONGEST_RUN:
                     await clock.let_others_run()
                 message = self._take(self, monotonic())
@@ -272,7 +269,7 @@ class Handling:
         """
         worker: asyncio.Task[Any] | None = asyncio.current_task()
         assert worker is not None  # noqa: S101 - for the type
-        messages, queue, taking = self._messages, self._messages.queue, self._taking
+        messages, queue, taking = self._messages, self._shell.machine.queue, self._taking
         self._ended = monotonic()
         try:
             while self._is_clean():

@@ -445,11 +445,11 @@ class ConsumerMachine(Answering):
         """Complete one input, or several of the same moment; this sets :attr:`wake_at`."""
         flow = self.flow
         if self.has_freed:
-            self.has_freed = False
+            self.has_freed: bool = False
             if flow.is_limited or flow.is_raise_due:
                 flow.freed(now)
         if self.has_paused:  # when the message that failed has gone back
-            self.has_paused = False
+            self.has_paused: bool = False
             self._return_waiting(now)
         if self.has_stale:
             self.prune()

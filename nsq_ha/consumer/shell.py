@@ -26,7 +26,7 @@ from nsq_ha.base.threads import in_thread
 from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.consumer.answers import CLOSED, HasFailed, Said
 from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
-from nsq_ha.consumer.giving_up import GiveUpPublisher, GivingUp, cause, checked_from
+from nsq_ha.consumer.giving_up import WARN_ATTEMPTS, GiveUpPublisher, GivingUp, cause
 from nsq_ha.consumer.inflight import Stage, WriteFinish, WriteReady, WriteRequeue, WriteTouch, conn_of
 from nsq_ha.consumer.machine import ConsumerMachine, FinishedCopy, Flooded
 from nsq_ha.consumer.pause import Paused, PauseState
@@ -97,7 +97,8 @@ class ConsumerShell:
     ) -> None:
         self.name = name
         self.config: ConsumerConfig = config
-        self.topic, _, self.channel = name.partition("/")
+        self.topic: str = name.partition("/")[0]
+        self.channel: str = name.partition("/")[2]
         self.skipping: Skipping | None = skipping_of(config.skip_header, config.ext_filter)
         self.observer: Observer = Observer(config.on_event)
         self.machine: ConsumerMachine = ConsumerMachine(config, random.random, monotonic(), self.topic)
@@ -105,7 +106,7 @@ class ConsumerShell:
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
         self._reports = reports = MessageReports(name, self.observer)
         self.giving_up: GivingUp = GivingUp(publisher, self.machine, self.take_back, reports)
-        self.checked_from: int = checked_from(config)
+        self.checked_from: int = min(WARN_ATTEMPTS, config.max_attempts or WARN_ATTEMPTS)
         self.expands: bool = config.decompress
         self.busy: set[asyncio.Task[Any]] = set()
         self.closing: asyncio.Event = asyncio.Event()
