@@ -1,6 +1,6 @@
 """What a consumer reads, in words: whether all partitions are subscribed, why not, and what happens to them.
 
-Any thread may ask. What happens is told by log lines and by the application's ``on_event``.
+Its methods may be called from any thread. Log lines and the application's ``on_event`` tell what happens.
 """
 
 from __future__ import annotations
