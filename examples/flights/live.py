@@ -80,7 +80,7 @@ class LivePage:
     def sample(self) -> None:
         """Note the counts of this moment."""
         audit = self._audit
-        self.times.append(time.time())
+        self.times.append(self._clock() + self._offset)
         self.samples.append((audit.acknowledged, audit.consumed, audit.unanswered, audit.lost))
         if len(self.times) > MAX_SAMPLES:
             self.times, self.samples, self.gap = self.times[::2], self.samples[::2], self.gap * 2
