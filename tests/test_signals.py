@@ -207,15 +207,18 @@ async def test_two_signals_at_the_same_time_close_at_once(before: list[int]) -> 
 # ---------------------------------------------------------------- in another process
 
 
-HEAD = """
+HEAD = r"""
 import asyncio, logging, os, signal, sys, threading, time
 from nsq_ha import Consumer, Message
 lookupd, topic = sys.argv[1:]
 
+def say(text):
+    os.write(1, f"{text}\n".encode())  # one write: threads may say something at the same time
+
 class Lines(logging.Handler):
     def emit(self, record):
         if "closing" in record.getMessage():
-            print(record.getMessage(), flush=True)
+            say(record.getMessage())
 
 signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
 logging.getLogger("nsq_ha.consumer").setLevel(logging.INFO)
@@ -224,28 +227,28 @@ own = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 
 def returned():
     now = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    print("returned", now == own, flush=True)
+    say(f"returned {now == own}")
 
 async def handle(message):
-    print("handling", flush=True)
+    say("handling")
     await asyncio.to_thread(sys.stdin.readline)
-    print("handled", flush=True)
+    say("handled")
 
 async def hang(message):
-    print("handling", flush=True)
+    say("handling")
     await asyncio.Event().wait()
 
 async def block(message):
-    print("handling", flush=True)
+    say("handling")
     time.sleep(3600)  # blocks the loop until a signal ends the process
 
 def handle_in_a_thread(message):
-    print("handling", flush=True)
+    say("handling")
     sys.stdin.readline()
-    print("handled", flush=True)
+    say("handled")
 
 def hang_in_a_thread(message):
-    print("handling", flush=True)
+    say("handling")
     threading.Event().wait()
 """
 
@@ -256,7 +259,7 @@ async def main():
         own = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
         await consumer.run(HANDLER, install_signal_handlers=True)
         returned()
-    print("left", flush=True)
+    say("left")
 asyncio.run(main())
 """
 
@@ -267,7 +270,7 @@ from nsq_ha import sync
 with sync.Consumer(topic, "ch", lookupd=lookupd, close_timeout=CLOSE) as consumer:
     consumer.run(HANDLER, install_signal_handlers=True)
     returned()
-print("left", flush=True)
+say("left")
 """
 
 WORKER = """
@@ -280,7 +283,7 @@ async def main():
     worker.add(topic, "other", HANDLER)
     await worker.run(install_signal_handlers=True)
     returned()
-    print("left", flush=True)
+    say("left")
 asyncio.run(main())
 """
 
@@ -291,7 +294,7 @@ worker.add(topic, "ch", HANDLER)
 worker.add(topic, "other", HANDLER)
 worker.run(install_signal_handlers=True)
 returned()
-print("left", flush=True)
+say("left")
 """
 
 PROGRAMS = {"async": ASYNC, "uvloop": UVLOOP, "sync": SYNC, "worker": WORKER, "sync worker": SYNC_WORKER}
