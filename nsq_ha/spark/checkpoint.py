@@ -33,6 +33,9 @@ PLANNED: Final = "@planned"
 RESTARTED: Final = "@restarted"
 """Key of the partitions that go back on purpose, ``{topic: {partition: offset}}``; the step reads no message."""
 
+OLD: Final = "@old"
+"""Key of the partitions of a report of the logs' ends that have no leader, with the last known end."""
+
 MARKS: Final = "@marks"
 """Key of one message of each log, ``{topic: {partition: [offset, time]}}``; older checkpoints have none."""
 
@@ -86,16 +89,19 @@ class Origin(NamedTuple):
 
 
 def to_json(
-    places: Mapping[TopicPartition, int], restarted: Mapping[TopicPartition, int] | None = None
+    places: Mapping[TopicPartition, int],
+    special: Mapping[TopicPartition, int] | None = None,
+    name: str = RESTARTED,
 ) -> dict[str, Any]:
     """Return offsets in the form of the checkpoint, without their origin.
 
     Args:
         places: The offset of each partition.
-        restarted: The partitions among them that go back on purpose.
+        special: The partitions among them to list under ``name``.
+        name: :data:`RESTARTED` or :data:`OLD`.
     """
     found = _by_topic(places)
-    return found | {RESTARTED: _by_topic(restarted)} if restarted else found
+    return found | {name: _by_topic(special)} if special else found
 
 
 def from_json(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, int]:
@@ -109,13 +115,13 @@ def from_json(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, int]:
     return _by_place(undated(offsets_json), _is_offset)
 
 
-def restarted_in(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """Return the partitions that go back to these offsets on purpose; see :data:`RESTARTED`.
+def special_in(offsets_json: Mapping[str, Any], name: str = RESTARTED) -> dict[TopicPartition, int]:
+    """Return the partitions that are listed under ``name``: those that go back on purpose, or :data:`OLD`.
 
     Raises:
         ConfigError: The JSON has another form.
     """
-    return _by_place(offsets_json.get(RESTARTED, {}), _is_offset, RESTARTED)
+    return _by_place(offsets_json.get(name, {}), _is_offset, name)
 
 
 def undated(offsets_json: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,12 +149,12 @@ def dated(
             Spark run an empty micro-batch. A step back to another log is never equal.
         marks: Messages of their logs.
     """
-    restarted = restarted_in(offsets)
+    restarted = special_in(offsets)
     for earlier in known:
         if (
             earlier is not None
             and undated(earlier) == undated(offsets)
-            and restarted.items() <= restarted_in(earlier).items()
+            and restarted.items() <= special_in(earlier).items()
             and all(Origin.of(earlier).marks.get(place) == marks.get(place) for place in restarted)
         ):
             return dict(earlier)

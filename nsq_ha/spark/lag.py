@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from nsq_ha.errors import ConfigError
-from nsq_ha.spark.checkpoint import PLANNED, TopicPartition, from_json
+from nsq_ha.spark.checkpoint import OLD, PLANNED, from_json, special_in
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -45,16 +45,19 @@ class PartitionLag:
         partition: The partition.
         read_to: Offset in the partition's log up to which the query has read, in bytes.
         log_end: Offset of the log's end when the micro-batch was planned. The query may have read further since.
+        is_old: Whether the partition's leader did not answer then: ``log_end`` is what was known before, and the log
+            may hold more.
     """
 
     topic: str
     partition: int
     read_to: int
     log_end: int
+    is_old: bool = False
 
     @property
     def behind_bytes(self) -> int:
-        """Bytes of the log that the query has not read; 0 if it has caught up."""
+        """Bytes of the log that the query has not read, as far as its end is known."""
         return max(0, self.log_end - self.read_to)
 
 
@@ -95,6 +98,11 @@ class StreamLag:
         return sum(each.behind_bytes for each in self.partitions)
 
     @property
+    def has_caught_up(self) -> bool:
+        """Whether the query has read all there was; not while the leader of a partition is away."""
+        return not self.behind_bytes and not any(each.is_old for each in self.partitions)
+
+    @property
     def behind_rows(self) -> int | None:
         """Estimated number of messages that the query has not read, at the size of those it just read.
 
@@ -107,7 +115,9 @@ class StreamLag:
     def __str__(self) -> str:
         """Describe it in one line."""
         behind = [
-            f"{each.topic}-{each.partition} {each.behind_bytes:,}" for each in self.partitions if each.behind_bytes
+            f"{each.topic}-{each.partition} {each.behind_bytes:,}{' or more, its leader is away' * each.is_old}"
+            for each in self.partitions
+            if each.behind_bytes or each.is_old
         ]
         rows = "" if not self.behind_rows else f", about {self.behind_rows:,} messages"
         where = f" ({', '.join(behind)})" if behind else ""
@@ -131,21 +141,26 @@ def lag_of(progress: StreamingQueryProgress | Mapping[str, Any]) -> StreamLag | 
     read = 0
     rows = 0
     for source in report.get("sources") or ():
-        ends = _offsets(source.get("endOffset"))
-        if ends is None:
+        begun, ended, known = (_decoded(source.get(f"{name}Offset")) for name in ("start", "end", "latest"))
+        if not ended or PLANNED not in ended or known is None:
             continue
-        starts = _offsets(source.get("startOffset")) or {}
-        latest = _offsets(source.get("latestOffset"), any_time=True)
-        if latest is None:
+        try:
+            starts, ends, latest, old = (
+                from_json(begun or {}),
+                from_json(ended),
+                from_json(known),
+                special_in(known, OLD),
+            )
+        except ConfigError:
             continue
         rows += int(source.get("numInputRows") or 0)
         for place, end in sorted(ends.items()):
-            found.append(PartitionLag(*place, read_to=end, log_end=latest.get(place, end)))
+            found.append(PartitionLag(*place, read_to=end, log_end=latest.get(place, end), is_old=place in old))
             # A partition that the batch read first, or that went back, has no start to count from.
             read += max(0, end - starts.get(place, end))
         for place, end in sorted(latest.items()):
             if place not in ends:  # never read so far
-                found.append(PartitionLag(*place, read_to=0, log_end=end))
+                found.append(PartitionLag(*place, read_to=0, log_end=end, is_old=place in old))
     if not found:
         return None
     return StreamLag(
@@ -159,19 +174,14 @@ def lag_of(progress: StreamingQueryProgress | Mapping[str, Any]) -> StreamLag | 
     )
 
 
-def _offsets(offset: object, *, any_time: bool = False) -> dict[TopicPartition, int] | None:
-    """Return the offsets of a source, which are JSON as text or decoded. None if they are not of this format."""
+def _decoded(offset: object) -> Mapping[str, Any] | None:
+    """Return the offsets of a source, which are JSON as text or decoded. None if they are no JSON object."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)
         except ValueError:
             return None
-    if not isinstance(offset, Mapping) or not (any_time or PLANNED in offset):
-        return None
-    try:
-        return from_json(offset)
-    except ConfigError:
-        return None
+    return offset if isinstance(offset, Mapping) else None
 
 
 class LagListener(StreamingQueryListener):
@@ -188,7 +198,6 @@ class LagListener(StreamingQueryListener):
         self._report = report or _log
         # Times of reports and ends of the log that the query has not reached, by query and partition.
         self._ends: dict[tuple[str, str, int], list[tuple[float, int]]] = {}
-        self._read_to: dict[tuple[str, str, int], int] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names, here and below
         """Do nothing: there is no progress yet."""
@@ -205,7 +214,7 @@ class LagListener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Forget the query; its last progress was reported."""
         for place in [place for place in self._ends if place[0] == str(event.id)]:
-            del self._ends[place], self._read_to[place]
+            del self._ends[place]
 
     def _age(self, lag: StreamLag) -> float:
         """Remember where the logs end, and return the age of the oldest message that was not read."""
@@ -214,15 +223,14 @@ class LagListener(StreamingQueryListener):
         for part in lag.partitions:
             place = lag.query_id, part.topic, part.partition
             ends = self._ends.get(place, [])
-            if ends and part.log_end < ends[-1][1] and (part.behind_bytes or part.read_to < self._read_to[place]):
-                # Of another log: the topic was re-created. Without a leader the end is where the query is.
-                ends = []
+            if ends and part.log_end < ends[-1][1] and not part.is_old:
+                ends = []  # Of another log: the topic was re-created.
             ends = [(at, end) for at, end in ends if end > part.read_to]
             if part.log_end > (ends[-1][1] if ends else part.read_to):
                 ends.append((now, part.log_end))
             if len(ends) > _MOST_ENDS:
                 del ends[1::2]
-            self._ends[place], self._read_to[place] = ends, part.read_to
+            self._ends[place] = ends
             oldest = min([oldest, *(at for at, _ in ends[:1])])
         return now - oldest
 

@@ -22,7 +22,7 @@ from nsq_ha.spark.checkpoint import (
     dated,
     from_json,
     is_of_another_log,
-    restarted_in,
+    special_in,
     to_json,
     undated,
 )
@@ -75,7 +75,7 @@ def test_offsets_come_back_from_the_checkpoint(
     saved = json.loads(json.dumps(offsets if planned is None else dated(offsets, planned, marks=marks)))
     assert from_json(saved) == places
     assert Origin.of(saved) == Origin(planned, marks)
-    assert restarted_in(saved) == restarted
+    assert special_in(saved) == restarted
     assert undated(saved) == to_json(places)
 
 
@@ -120,7 +120,7 @@ def test_a_damaged_time_is_refused_and_does_not_switch_its_check_off(value: obje
 def test_no_damage_to_a_checkpoint_ends_in_another_error(value: object, name: str | None) -> None:
     saved: Any = value if name is None else {"t": {"0": 20}, PLANNED: THEN} | {name: value}
     try:
-        from_json(saved), Origin.of(saved), restarted_in(saved)
+        from_json(saved), Origin.of(saved), special_in(saved)
     except ConfigError as error:
         assert "the checkpoint is damaged or from another source" in str(error)  # noqa: PT017 - only if there is one
 
@@ -249,7 +249,7 @@ def test_a_topic_that_was_re_created_at_once_is_known_by_another_message(end: in
         planner(model).ranges(at(10), begin)
     lossy = planner(model, failOnDataLoss="false")
     again = lossy.latest(begin)
-    assert restarted_in(again) == {("t", 0): 0}
+    assert special_in(again) == {("t", 0): 0}
     assert lossy.marks == {("t", 0): (0, (OLD + 1) * 1_000_000)}, "of the new log"
     assert [(part.start, part.end) for part in lossy.ranges(again, lossy.latest(again))] == [(0, end)]
 
@@ -275,7 +275,7 @@ def test_a_log_whose_lost_tail_others_have_filled_repeats_nothing() -> None:
         planner(model).latest(begin)
     plan = planner(model, failOnDataLoss="false")
     end = dated(plan.latest(begin), NEW / 1000, marks=plan.marks)
-    assert restarted_in(end) == {("t", 0): 40}
+    assert special_in(end) == {("t", 0): 40}
     assert plan.ranges(begin, end) == []
     assert plan.latest(end) == undated(end)
     model.topics_["t"][0] = Log([10] * 5, [OLD, *[NEW] * 4])
@@ -304,7 +304,7 @@ def test_where_a_log_goes_on_that_is_shorter_than_the_offset(first: int, then: i
         at_ = 20
     with pytest.raises(DataLossError, match="t-0: the log ends at 20, before the offset 90 reached"):
         planner(model).latest(begin)
-    assert restarted_in(planner(model, failOnDataLoss="false").latest(begin)) == {("t", 0): at_}
+    assert special_in(planner(model, failOnDataLoss="false").latest(begin)) == {("t", 0): at_}
 
 
 def test_an_offset_inside_of_a_message_is_refused_when_it_is_planned(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEv
 from nsq_ha.spark import lag as lag_module
 from nsq_ha.spark.lag import LagListener, PartitionLag, StreamLag, lag_of
 
+OLD = {"@old": {"orders": {"0": 600}}}
 START = {"@planned": 100, "orders": {"0": 0, "1": 1000}}
 END = {"@planned": 110, "orders": {"0": 600, "1": 1400}}
 LATEST = {"orders": {"0": 600, "1": 3400}}
@@ -56,6 +57,19 @@ def test_a_query_that_has_caught_up() -> None:
     assert str(lag) == "query delays batch 3: 0 bytes behind"
 
 
+def test_a_query_has_not_caught_up_while_a_leader_is_away() -> None:
+    read = found(source(END, END, OLD | {"orders": {"0": 600, "1": 1400}}, rows=0))
+    assert (read.behind_bytes, read.has_caught_up, [each.is_old for each in read.partitions]) == (
+        0,
+        False,
+        [True, False],
+    )
+    assert str(read) == "query delays batch 3: 0 bytes behind (orders-0 0 or more, its leader is away)"
+    unread = found(source(latest={"@old": {"orders": {"1": 3400}}, **LATEST}))
+    assert (unread.behind_bytes, unread.has_caught_up, unread.partitions[1].is_old) == (2000, False, True)
+    assert found(source(END, END, {"orders": {"0": 600, "1": 1400}})).has_caught_up
+
+
 def test_a_log_end_that_was_seen_earlier_is_no_negative_lag() -> None:
     assert found(source(latest={"orders": {"0": 100, "1": 1400}})).behind_bytes == 0
 
@@ -79,10 +93,10 @@ def test_several_topics_and_sources() -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [None, "no JSON", "[1]", '{"spool": "a3", "id": 7}', '{"@planned": 1, "orders": {"0": "x"}}']
+    "end", [None, "{}", "no JSON", "[1]", '{"spool": "a3", "id": 7}', '{"@planned": 1, "orders": {"0": "x"}}']
 )
 def test_other_sources_have_no_lag(end: str | None) -> None:
-    assert lag_of(progress({"endOffset": end, "numInputRows": 3})) is None
+    assert lag_of(progress({"endOffset": end, "latestOffset": "{}", "numInputRows": 3})) is None
     assert lag_of(progress()) is None
 
 
@@ -114,8 +128,8 @@ def test_a_listener_says_how_old_the_oldest_unread_message_is_at_least() -> None
     lags: list[StreamLag] = []
     listener = LagListener(lags.append)
 
-    def whole(read_to: int, log_end: int) -> dict[str, Any]:
-        return reported(source(END, {"@planned": 1, "orders": {"0": read_to}}, {"orders": {"0": log_end}}))
+    def whole(read_to: int, log_end: int, **old: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+        return reported(source(END, {"@planned": 1, "orders": {"0": read_to}}, {"orders": {"0": log_end}, **old}))
 
     def report(second: int, read_to: int, log_end: int) -> None:
         each = whole(read_to, log_end)
@@ -136,7 +150,7 @@ def test_a_listener_says_how_old_the_oldest_unread_message_is_at_least() -> None
     listener.onQueryProgress(event({**whole(200, 200), "timestamp": "2013-01-01T10:16:30.500Z"}))
     assert lags[-1].behind_seconds == 0
     listener.onQueryProgress(event({**whole(200, 900), "timestamp": "2013-01-01T10:16:40.500Z"}))
-    listener.onQueryProgress(event({**whole(200, 200), "timestamp": "2013-01-01T10:16:50.500Z"}))
+    listener.onQueryProgress(event({**whole(200, 200, **OLD), "timestamp": "2013-01-01T10:16:50.500Z"}))
     assert lags[-1].behind_seconds == 10, "while no leader tells where the log ends"
 
 
@@ -152,7 +166,7 @@ def test_a_listener_keeps_little_of_a_query_that_stays_behind_and_nothing_of_one
     assert lags[-1].behind_seconds == 59
     assert sum(len(ends) for ends in listener._ends.values()) <= 8  # noqa: SLF001
     listener.onQueryTerminated(cast("QueryTerminatedEvent", SimpleNamespace(id=lags[-1].query_id)))
-    assert not listener._ends | listener._read_to  # noqa: SLF001
+    assert not listener._ends  # noqa: SLF001
 
 
 def test_an_error_of_the_function_is_logged(caplog: pytest.LogCaptureFixture) -> None:

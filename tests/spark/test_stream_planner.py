@@ -19,7 +19,7 @@ from nsq_ha.errors import (
     TopicNotFoundError,
 )
 from nsq_ha.policy.topology import Node, TopicView
-from nsq_ha.spark.checkpoint import PLANNED, RESTARTED, dated
+from nsq_ha.spark.checkpoint import OLD, PLANNED, RESTARTED, dated
 from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan import boundaries
@@ -98,6 +98,31 @@ def test_a_partition_whose_leader_is_gone_stands_still_and_stops_nobody(trouble:
     model.leaderless.clear()
     model.deaf.clear()
     assert plan.latest(end) == {"t": {"0": 100, "1": 50}}
+
+
+def test_the_end_of_a_partition_without_a_leader_is_reported_as_old() -> None:
+    model = two()
+    plan = planner(model, maxOffsetsPerTrigger="4")
+    begin = plan.latest(plan.initial())
+    model.leaderless.add(("t", 0))
+    end = plan.latest(begin)
+    assert (end["t"]["0"], plan.report()) == (30, {"t": {"0": 100, "1": 50}, OLD: {"t": {"0": 100}}})
+    again = planner(model)
+    again.latest(begin)
+    assert again.report() == {"t": {"0": 30, "1": 50}, OLD: {"t": {"0": 30}}}, "it has never seen the end"
+    model.leaderless.clear()
+    again.latest(begin)
+    assert again.report() == {"t": {"0": 100, "1": 50}}
+
+
+def test_no_end_is_old_of_what_is_gone_for_good() -> None:
+    model = two()
+    model.topics_["u"] = {0: Log([10])}
+    plan = planner(model, topic="t,u", failOnDataLoss="false")
+    begin = plan.latest(plan.initial())
+    del model.topics_["u"], model.topics_["t"][1]
+    assert plan.latest(begin)["u"] == {"0": 10}
+    assert plan.report() == {"t": {"0": 100}}
 
 
 def test_where_a_partition_begins_that_the_checkpoint_lacks_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

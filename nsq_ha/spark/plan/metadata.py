@@ -157,6 +157,7 @@ class Snapshots:
 
     def __init__(self, options: ReadOptions, cluster: BlockingCluster) -> None:
         self.last: dict[str, TopicSnapshot] = {}
+        self._ends: dict[TopicPartition, int] = {}
         self._taken_at = 0.0
         self._denied: set[str] = set()
         self._options = options
@@ -172,18 +173,20 @@ class Snapshots:
         topics = topics_of(options, cluster, options.patience)
         return self._keep([complete_snapshot(topic, options, cluster) for topic in topics])
 
-    def recent(self, places: Iterable[TopicPartition] = ()) -> Mapping[str, TopicSnapshot]:
+    def recent(self, places: Mapping[TopicPartition, int]) -> Mapping[str, TopicSnapshot]:
         """Return snapshots that are not older than ``metadataRefresh``.
 
         Args:
-            places: Partitions that the query has read. Their topics are looked up though no list has them: an
-                nsqlookupd that has just started lists nothing.
+            places: Up to where the query has read each partition. Their topics are looked up though no list has them:
+                an nsqlookupd that has just started lists nothing.
 
         Raises:
             NsqError: No nsqlookupd has answered since the query began, for the patience of the read.
         """
         options = self._options
-        read = {place[0] for place in places if options.reads(*place)} - self._denied
+        reads = {place: offset for place, offset in places.items() if options.reads(*place)}
+        self._ends = reads | self._ends
+        read = {topic for topic, _ in reads} - self._denied
         if time.monotonic() - self._taken_at < options.metadata_refresh and read <= self.last.keys():
             return self.last
         # Without a time for which answers count, those of the nsqlookupds do not count either.
@@ -200,8 +203,18 @@ class Snapshots:
         """Return the partitions of the last snapshots."""
         return {each.place: each for snapshot in self.last.values() for each in snapshot.logs.values()}
 
+    def ends(self) -> dict[TopicPartition, int]:
+        """Return the last known end of each partition's log; where none is known, up to where the query has read."""
+
+        def is_there(topic: str, number: int) -> bool:
+            snapshot = self.last.get(topic)
+            return topic not in self._denied if snapshot is None else number < snapshot.meta.partition_num
+
+        return {place: end for place, end in self._ends.items() if is_there(*place)}
+
     def _keep(self, found: Iterable[TopicSnapshot | None]) -> Mapping[str, TopicSnapshot]:
         self.last = {snapshot.topic: snapshot for snapshot in found if snapshot is not None}
+        self._ends |= {place: each.extent.end for place, each in self.logs().items()}
         self._taken_at = time.monotonic()
         return self.last
 

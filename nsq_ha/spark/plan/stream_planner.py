@@ -25,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.errors import NoLeaderError, NsqError
-from nsq_ha.spark.checkpoint import Mark, OffsetJson, Origin, TopicPartition, from_json, restarted_in, to_json
+from nsq_ha.spark.checkpoint import OLD, Mark, OffsetJson, Origin, TopicPartition, from_json, special_in, to_json
 from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import Bounds, Range, divide, goes_back, range_of
 from nsq_ha.spark.plan.boundaries import PartitionLog, Unread, no_progress, retried
@@ -129,8 +129,12 @@ class StreamPlanner:
             return to_json(batch.ends, batch.restarts)
 
     def report(self) -> OffsetJson:
-        """Return where the logs ended when last seen, for Spark's progress; makes no request."""
-        return to_json({place: each.extent.end for place, each in self._snapshots.logs().items()})
+        """Return where the logs ended when last seen, for Spark's progress; makes no request.
+
+        Partitions whose leaders did not answer are listed under :data:`~nsq_ha.spark.checkpoint.OLD`, too.
+        """
+        ends, logs = self._snapshots.ends(), self._snapshots.logs()
+        return to_json(ends, {place: end for place, end in ends.items() if place not in logs}, OLD)
 
     def prepare_target(self) -> None:
         """Fix the end of a query that reads what there is now and then stops.
@@ -151,7 +155,7 @@ class StreamPlanner:
             DataLossError: Messages of the batch are deleted, or the log is another one, and ``failOnDataLoss`` is true.
             NsqError: As :meth:`latest`; or it remains unknown whether a log is the same, or where it begins.
         """
-        begin, until, restarted, origin = from_json(start), from_json(end), restarted_in(end), Origin.of(end)
+        begin, until, restarted, origin = from_json(start), from_json(end), special_in(end), Origin.of(end)
         self._losses.check(until)
         snapshots = self._snapshots.recent(until)
         ranges: list[Range] = []
