@@ -75,9 +75,14 @@ def test_cuts_are_boundaries_inside_of_the_range(sizes: list[int], pieces: int, 
         assert all(after - before <= rows for before, after in itertools.pairwise(numbers))
 
 
-@given(st.dictionaries(st.integers(0, 9), st.integers(0, 1000), max_size=8), st.integers(0, 3000))
+@given(st.dictionaries(st.integers(0, 9), st.integers(0, 1000), max_size=8), st.integers(1, 3000))
 def test_shares_use_up_the_limit_and_no_more_than_the_backlog(backlogs: dict[int, int], limit: int) -> None:
     parts = shares(limit, backlogs)
     assert parts.keys() == backlogs.keys()
-    assert all(0 <= parts[key] <= backlog for key, backlog in backlogs.items())
-    assert sum(parts.values()) == min(limit, sum(backlogs.values()))
+    assert all(min(1, backlog) <= parts[key] <= backlog for key, backlog in backlogs.items())
+    assert abs(sum(parts.values()) - min(limit, sum(backlogs.values()))) <= len(backlogs)
+
+
+def test_each_partition_gets_a_share_as_from_spark_s_kafka_connector() -> None:
+    assert shares(10, {"a": 101, "b": 11, "c": 1}) == {"a": 8, "b": 1, "c": 1}
+    assert shares(2, {"a": 90, "b": 9, "c": 1, "d": 0}) == {"a": 1, "b": 1, "c": 1, "d": 0}

@@ -132,7 +132,7 @@ class ReadOptions:
     ending_offsets_by_timestamp: Batches[_TimesMs | None] = None
     """The same by partition."""
     max_offsets_per_trigger: Streams[_Count | None] = None
-    """Maximum messages of a micro-batch, shared by backlog."""
+    """Maximum messages of a micro-batch, shared by backlog; each partition with new ones gets at least one."""
     max_bytes_per_trigger: Streams[Annotated[Bytes, Meta(ge=1, le=MAX_INT64)] | None] = None
     """Maximum bytes of the log in a micro-batch."""
     min_offsets_per_trigger: Streams[_Count | None] = None

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -329,13 +329,11 @@ def no_progress(name: str, seconds: float, error: NsqError) -> ResponseTimeoutEr
 
 
 def shares(limit: int, backlogs: Mapping[K, int]) -> dict[K, int]:
-    """Divide ``limit`` in proportion to the backlogs; the sum is exactly ``limit``, or each backlog if all fit."""
+    """Divide ``limit`` in proportion to the backlogs, as Spark's Kafka connector does; each one gets at least 1.
+
+    The sum is at most ``limit``, or what the shares below 1 add to it. If all backlogs fit, each one is its share.
+    """
     total = sum(backlogs.values())
     if total <= limit:
         return dict(backlogs)
-    parts = {key: limit * backlog // total for key, backlog in backlogs.items()}
-    rest = limit - sum(parts.values())
-    by_remainder: Sequence[K] = sorted(backlogs, key=lambda key: limit * backlogs[key] % total, reverse=True)
-    for key in by_remainder[:rest]:
-        parts[key] += 1
-    return parts
+    return {key: max(1, limit * backlog // total) if backlog else 0 for key, backlog in backlogs.items()}
