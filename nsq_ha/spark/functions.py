@@ -17,6 +17,7 @@ from nsq_ha.dead_letters.provenance import MAX_ERROR
 from nsq_ha.dead_letters.writing import MAGIC, PREFIX, VERSION
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy import sharding
+from nsq_ha.spark.write.row_converter import keys_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +52,7 @@ def partition_for(key: Column | str, partitions: int, rule: Rule = "murmur3") ->
     partition for a key. Spark's own ``hash`` is another function.
 
     Args:
-        key: Column of type binary, string or integer. Null gives null.
+        key: Column of type binary, string, integer or decimal without digits after the point. Null gives null.
         partitions: Number of partitions of the topic, from its lookup.
         rule: The hash; ``java`` accepts strings and integers only.
 
@@ -64,7 +65,7 @@ def partition_for(key: Column | str, partitions: int, rule: Rule = "murmur3") ->
     hash_of = sharding.hasher(rule)
 
     def place(keys: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
-        return pa.array([None if each is None else hash_of(each) % partitions for each in keys.to_pylist()], pa.int32())
+        return pa.array([None if each is None else hash_of(each) % partitions for each in keys_in(keys)], pa.int32())
 
     # Spark detects the kind of function by its annotations, which are text in this module.
     place.__annotations__ = {"keys": pa.Array, "return": pa.Array}

@@ -11,6 +11,7 @@ that stay the same in a repeated task let readers drop repeats
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions, wrong
 from nsq_ha.spark.plan.metadata import complete_snapshot
 from nsq_ha.spark.pyspark_private import query_and_batch
+from nsq_ha.spark.read.columns import COLUMNS as READ_COLUMNS
 from nsq_ha.spark.reasons import reason_first
 from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
 from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, RowConverter, TargetTopic, TraceIds
@@ -58,7 +60,7 @@ class _Writer:
         self._options = WriteOptions.parse(options)
         self._columns = tuple(schema.fieldNames())
         self._run = uuid.uuid4().hex
-        check_columns(schema, self._options)
+        self._ignored = check_columns(schema, self._options)
         self._targets: dict[str, TargetTopic] = {}
         # Spark creates a writer for the plan and another one for the commit of each micro-batch.
         with worker_cluster(self._options.lookupd) as cluster:
@@ -111,7 +113,9 @@ class _Writer:
         """Return a task's trace ids; each write has its own, since one ``foreachBatch`` may have two."""
         return TraceIds(self._options.write_id or self._run, task)
 
-    def _warn_of_keys(self) -> None:
+    def _warn(self) -> None:
+        if self._ignored:
+            log.warning("a write has no use for the columns %s of a read: ignored", ", ".join(self._ignored))
         for topic in [topic for topic, target in self._targets.items() if key_is_not_stored(target, self._columns)]:
             log.warning(
                 "topic %r: column 'key' chooses the partition but is not stored, since the topic is not extended: "
@@ -125,7 +129,7 @@ class NsqBatchWriter(_Writer, DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite=overwrite)
-        self._warn_of_keys()
+        self._warn()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the counts of the write."""
@@ -154,7 +158,7 @@ class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log the counts of the write."""
         if batchId == 0:
-            self._warn_of_keys()
+            self._warn()
         _log(f"micro-batch {batchId}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -162,8 +166,8 @@ class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
         _log(f"aborted micro-batch {batchId}, whose published messages stay published", messages)
 
 
-def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Check the columns of a DataFrame that is to be written.
+def check_columns(schema: StructType, options: WriteOptions) -> list[str]:
+    """Check the columns of a DataFrame that is to be written; return those of a read that a write ignores.
 
     Raises:
         ConfigError: ``value`` is missing, a column is unknown or has a wrong type, or trace ids would be positions.
@@ -172,13 +176,14 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     if options.trace_id_column is not None:
         allowed = known.get(options.trace_id_column, _IDS)
         known[options.trace_id_column] = tuple(kind for kind in allowed if kind in _IDS) or _IDS
-    for column in schema.fields:
-        kind = column.dataType.simpleString()
+    names = schema.fieldNames()
+    ignored = [name for name in names if name in READ_COLUMNS.keys() - known.keys()]
+    for column in (column for column in schema.fields if column.name not in ignored):
+        kind = re.sub(r"decimal\(\d+,0\)", "decimal(p,0)", column.dataType.simpleString())
         if column.name not in known:
             raise ConfigError(f"column {column.name!r} is not a column of a write; these are: {', '.join(known)}")
         if kind not in known[column.name]:
             raise ConfigError(f"column {column.name!r} is {kind}; it must be {' or '.join(known[column.name])}")
-    names = schema.fieldNames()
     for needed in ("value", options.trace_id_column, None if options.topic else "topic"):
         if needed is not None and needed not in names:
             raise ConfigError(f"column {needed!r} is missing" + (", and so is option 'topic'" * (needed == "topic")))
@@ -188,6 +193,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
             "runs again: set 'traceIdColumn' to a column that does, such as nsq_ha.spark.functions.row_id() for rows "
             "of NSQ or Kafka, or place the rows with nsq_ha.spark.functions.by_partition"
         )
+    return ignored
 
 
 def check_target(target: TargetTopic, columns: Sequence[str], options: WriteOptions) -> None:

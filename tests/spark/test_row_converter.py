@@ -7,7 +7,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import DataType, DoubleType, IntegerType, StringType, StructType
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    ShortType,
+    StringType,
+    StructType,
+)
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy.sharding import partition_for
@@ -35,6 +43,7 @@ def options(**more: str) -> WriteOptions:
 def schema(fields: str) -> StructType:
     """Return what Spark makes of such a text, without a Spark that runs."""
     kinds: dict[str, DataType] = {"string": StringType(), "int": IntegerType(), "double": DoubleType()}
+    kinds |= {"decimal": DecimalType(20, 0), "fraction": DecimalType(20, 2), "smallint": ShortType()}
     found = StructType()
     for name, kind in (field.split() for field in fields.split(", ")):
         found.add(name, kinds[kind])
@@ -67,6 +76,8 @@ def refused(target: TargetTopic, columns: dict[str, Any], match: str, **more: st
         ("value string, colour string", {}, "column 'colour' is not a column of a write; these are: value, key"),
         ("value int", {}, "column 'value' is int; it must be binary or string"),
         ("value string, key double", {}, "column 'key' is double"),
+        ("value string, key fraction", {}, r"column 'key' is decimal\(20,2\); it must be .*decimal\(p,0\)"),
+        ("value string, offset int", {"traceIdColumn": "trace_id"}, "column 'trace_id' is missing"),
         ("value string", {"traceIdColumn": "n"}, "column 'n' is missing"),
         ("value string, n double", {"traceIdColumn": "n"}, "column 'n' is double; it must be bigint or int or string"),
         ("value string", {"trace": "true"}, "option 'trace': nothing says what a row is, .*row_id.*by_partition"),
@@ -77,6 +88,13 @@ def refused(target: TargetTopic, columns: dict[str, Any], match: str, **more: st
 def test_columns_that_do_not_fit_are_named(ddl: str, more: dict[str, str], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         check_columns(schema(ddl), options(**more))
+
+
+def test_columns_that_only_a_read_has_are_ignored_and_named() -> None:
+    frame = "value string, key smallint, offset int, partition int, timestamp string, trace_id int"
+    assert check_columns(schema(frame), options()) == ["offset", "timestamp", "trace_id"]
+    assert check_columns(schema(frame), options(traceIdColumn="trace_id")) == ["offset", "timestamp"]
+    assert check_columns(schema("value string, key decimal"), options()) == []
 
 
 def test_a_topic_must_come_from_somewhere() -> None:
@@ -116,6 +134,15 @@ def test_a_key_goes_where_the_producer_puts_it(keys: list[str | bytes | int]) ->
         if chosen:
             rows = rows_of(ORDERED, {"value": [b"v"] * len(chosen), "key": chosen})
             assert [row.partition for row in rows] == [partition_for(key, 4) for key in chosen]
+
+
+@pytest.mark.parametrize("kind", [pa.int16(), pa.decimal128(38, 0)])
+def test_small_and_decimal_keys_are_whole_numbers(kind: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+    numbers = [7, -3, 1000, None]
+    rows = rows_of(HEADED, {"value": ["v"] * 4, "key": pa.array(numbers, pa.int64()).cast(kind)})
+    assert [json.loads(row.ext)["key"] for row in rows[:3]] == ["7", "-3", "1000"]
+    assert [row.partition for row in rows[:3]] == [partition_for(number, 4) for number in numbers[:3] if number]
+    assert rows[3].ext == b""
 
 
 def test_a_named_partition_wins_over_the_key_unless_the_partitioner_says_otherwise() -> None:
@@ -257,10 +284,16 @@ def test_headers_hold_key_tag_and_trace_id() -> None:
     assert rows_of(PLAIN, {"value": ["a"], "key": ["k"]})[0].ext == b"", "a plain topic has no header"
 
 
-def test_a_key_that_is_no_text_has_no_place_in_a_header_and_one_of_the_headers_wins() -> None:
+def test_a_key_that_is_no_text_is_refused_where_it_would_be_lost_and_one_of_the_headers_wins() -> None:
     keys = pa.array([b"\xff", b"k"], pa.binary())
-    columns = {"value": ["a", "b"], "key": keys, "headers": pa.array([None, [("key", "mine")]], HEADERS)}
-    assert [row.ext for row in rows_of(HEADED, columns)] == [b"", b'{"key":"mine"}']
+    headers = pa.array([[("key", "mine")], [("key", "mine")]], HEADERS)
+    mine = rows_of(HEADED, {"value": ["a", "b"], "key": keys, "headers": headers})
+    assert [row.ext for row in mine] == [b'{"key":"mine"}'] * 2
+    columns = {"value": ["a", "b"], "key": keys}
+    refused(HEADED, columns, "header 'key' is not UTF-8 text, which headers of NSQ must be: encode it")
+    assert [row.partition for row in rows_of(PLAIN, columns)] == [partition_for(key, 4) for key in (b"\xff", b"k")]
+    (kept,) = rows_of(HEADED, columns, options(onBadRow="drop"))
+    assert kept.ext == b'{"key":"k"}'
 
 
 def test_an_array_of_headers_keeps_repeated_names() -> None:

@@ -35,7 +35,7 @@ log: Final = logging.getLogger("nsq_ha.spark")
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "value": ("binary", "string"),
-        "key": ("binary", "string", "bigint", "int"),
+        "key": ("binary", "string", "bigint", "int", "smallint", "tinyint", "decimal(p,0)"),
         "partition": ("int", "bigint", "smallint"),
         "topic": ("string",),
         "headers": ("map<string,string>", "array<struct<key:string,value:binary>>"),
@@ -288,7 +288,7 @@ class RowConverter:
         only = self.targets[topics[0]] if topics and None not in named and len(set(topics)) == 1 else None
         if only is not None and min(named) >= 0 and max(named) < only.partitions:
             return list(named)
-        keys = columns["key"].to_pylist() if how != "roundrobin" and "key" in columns else [None] * len(topics)
+        keys = keys_in(columns["key"]) if how != "roundrobin" and "key" in columns else [None] * len(topics)
         rule: Literal["java", "murmur3"] = "java" if how == "javahash" else "murmur3"
         found: list[int] = []
         for number, (topic, partition, key) in enumerate(zip(topics, named, keys, strict=True)):
@@ -348,9 +348,12 @@ class RowConverter:
             return [b""] * len(topics)
         headers = columns["headers"].to_pylist() if "headers" in columns else [None] * len(topics)
         tags = columns["tag"].to_pylist() if "tag" in columns else [None] * len(topics)
-        keys = columns["key"].to_pylist() if "key" in columns else [None] * len(topics)
+        keys = keys_in(columns["key"]) if "key" in columns else [None] * len(topics)
         most = MAX_EXT_BYTES - _TRACE_BYTES * self._options.trace
-        return [_header(*each, most) for each in zip(headers, tags, keys, strict=True)]
+        return [
+            _header(*each, most) if self.targets[topic].extended else b""
+            for topic, each in zip(topics, zip(headers, tags, keys, strict=True), strict=True)
+        ]
 
 
 def dead_letter(row: Mapping[str, Any], topic: str | None, reason: str, origin: Mapping[str, object]) -> bytes:
@@ -379,6 +382,12 @@ def columns_of(batch: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow has no t
     return {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
 
 
+def keys_in(column: Any) -> list[Any]:  # noqa: ANN401
+    """Return the keys of a column: decimals, which have no digits after the point, as ints."""
+    keys: list[Any] = column.to_pylist()
+    return [key if key is None else int(key) for key in keys] if pa.types.is_decimal(column.type) else keys
+
+
 def as_binary(column: Any) -> Any:  # noqa: ANN401
     """Return a column of bodies, text or bytes, as bytes."""
     return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
@@ -387,9 +396,8 @@ def as_binary(column: Any) -> Any:  # noqa: ANN401
 def _header(headers: object, tag: str | None, key: object, most: int) -> bytes:
     """Return the extension header without the trace id, at most ``most`` bytes."""
     full = _pairs(headers)
-    text = _text(key)
-    if text is not None and "key" not in dict(full):
-        full.insert(0, ("key", text))
+    if key is not None and "key" not in dict(full):
+        full.insert(0, ("key", _text(key, "key")))
     if tag is not None:
         if not 1 <= len(tag.encode()) <= MAX_TAG_BYTES:
             raise ConfigError(f"tag {tag!r} must have 1..{MAX_TAG_BYTES} bytes")
@@ -423,21 +431,18 @@ def _pairs(headers: object) -> list[tuple[str, str]]:
             raise ConfigError(
                 f"header {name!r}: names with ## belong to the server; use column 'tag' or option 'traceIdColumn'"
             )
-        try:
-            found.append((name, value.decode() if isinstance(value, bytes) else value))
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"header {name!r} is not UTF-8 text, which headers of NSQ must be") from error
+        found.append((name, _text(value, name)))
     return found
 
 
-def _text(key: object) -> str | None:
-    """Return a key as text for the header ``key``. None if it is not UTF-8, since JSON cannot hold it."""
-    if not isinstance(key, bytes):
-        return None if key is None else str(key)
+def _text(value: object, name: str) -> str:
+    """Return the value of a header as text; raise if it is not UTF-8, since JSON cannot hold it."""
     try:
-        return key.decode()
-    except UnicodeDecodeError:
-        return None
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"header {name!r} is not UTF-8 text, which headers of NSQ must be: encode it, such as with base64()"
+        ) from error
 
 
 def _short(value: object) -> str:
