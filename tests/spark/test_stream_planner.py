@@ -324,9 +324,18 @@ def test_a_topic_that_a_query_reads_no_more_is_asked_about(caplog: pytest.LogCap
 
 def test_a_partition_of_the_checkpoint_that_the_topic_lacks_is_data_loss(caplog: pytest.LogCaptureFixture) -> None:
     begin = {"t": {"0": 20, "1": 50, "7": 90}}
+    lacks = r"^t-7: topic 't' has only 2 partitions; set failOnDataLoss=false"
+    with pytest.raises(DataLossError, match=lacks):
+        planner(two(), fetchTimeout="600s").latest(begin)
+    with pytest.raises(DataLossError, match=lacks):
+        planner(two(), fetchTimeout="600s").ranges(begin, begin)
     plan = planner(two())
+    plan.latest({"t": {"0": 20}})
     assert plan.latest(begin) == {"t": {"0": 100, "1": 50, "7": 90}}, "an nsqlookupd may not have heard of it yet"
-    with pytest.raises(DataLossError, match=r"^t-7: topic 't' has only 2 partitions; set failOnDataLoss=false"):
+    assert bounds(plan, begin, {"t": {"0": 30, "1": 50, "7": 99}}) == {0: (20, 30), 7: (90, 99)}, (
+        "the task waits for it"
+    )
+    with pytest.raises(DataLossError, match=lacks):
         until(lambda: not plan.latest(begin), 20.0)
     lossy = planner(two(), failOnDataLoss="false")
 
@@ -335,6 +344,7 @@ def test_a_partition_of_the_checkpoint_that_the_topic_lacks_is_data_loss(caplog:
         return any("t-7: topic 't' has only 2" in record.getMessage() for record in caplog.records)
 
     until(is_said)
+    assert bounds(lossy, begin, {"t": {"0": 30, "1": 50, "7": 99}}) == {0: (20, 30)}
     reads_all = planner(two())
     reads_all.prepare_target()
     with pytest.raises((DataLossError, ResponseTimeoutError), match="has only 2 partitions"):

@@ -77,7 +77,7 @@ class StreamPlanner:
         self._advanced_at = time.monotonic()
         self._losses = LossPolicy(options, cluster)
         self._stopped_since: dict[TopicPartition, float] = {}
-        self._lacking_since: dict[TopicPartition, float] = {}
+        self._lacking_since: dict[TopicPartition, float] | None = None  # before the first plan
 
     def close(self) -> None:
         """Close the connections to the cluster."""
@@ -157,7 +157,7 @@ class StreamPlanner:
         """
         begin, until, restarted, origin = from_json(start), from_json(end), special_in(end), Origin.of(end)
         self._losses.check(until)
-        snapshots = self._snapshots.recent(until)
+        snapshots, unsure = self._snapshots.recent(until), self._lacking(until)
         ranges: list[Range] = []
         for place, stop in sorted(until.items()):
             if not self._options.reads(*place):
@@ -166,7 +166,7 @@ class StreamPlanner:
             if snapshot is None:
                 self._losses.lose(place, GONE)
                 continue
-            if place in restarted:
+            if place in restarted or (place not in unsure and place[1] >= snapshot.meta.partition_num):
                 continue
             known = snapshot.logs.get(place[1])
             if known is None and place not in begin:
@@ -272,16 +272,18 @@ class StreamPlanner:
     def _lacking(self, begin: Mapping[TopicPartition, int]) -> dict[TopicPartition, NsqError]:
         """Return the partitions beyond those of their topic; lose them if this stays so for the patience of the read.
 
-        An nsqlookupd may hear late of partitions that were added.
+        An nsqlookupd may hear late of partitions that were added. But those of the first plan are older than the query,
+        and so lost at once: the nsqlookupds that answered agree, or nothing would be known of the topic.
         """
         found: dict[TopicPartition, NsqError] = {}
         since: dict[TopicPartition, float] = {}
+        known = self._lacking_since
         now = time.monotonic()
         for place in begin:
             snapshot = self._snapshots.last.get(place[0])
             if snapshot is None or place[1] < snapshot.meta.partition_num or not self._options.reads(*place):
                 continue
-            since[place] = self._lacking_since.get(place, now)
+            since[place] = -math.inf if known is None else known.get(place, now)
             text = f"topic {place[0]!r} has only {snapshot.meta.partition_num} partitions"
             if now - since[place] >= self._options.patience:
                 self._losses.lose(place, text)
