@@ -36,6 +36,9 @@ PARTS: Final = (
 )
 """What this module uses of PySpark."""
 
+SPECULATES: Final = "NSQ_HA_SPARK_SPECULATES"
+"""Variable of workers: ``true`` if Spark may run a second copy of a task; they know no setting of Spark."""
+
 _ADDED_BY_STREAMS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "SPARK_AUTH_SOCKET_TIMEOUT": "15",
@@ -89,7 +92,8 @@ def start_java(settings: object, stderr: int) -> None:
 
 def prepare_workers(context: Any, *, use_this_python: bool) -> None:  # noqa: ANN401 - a SparkContext
     """Set all variables that Spark sets for a stream, so that it only replaces values and adds no name."""
-    context.environment.update({**_ADDED_BY_STREAMS, **context.environment})
+    speculates = context.getConf().get("spark.speculation", "false")
+    context.environment.update({**_ADDED_BY_STREAMS, **context.environment, SPECULATES: speculates})
     if use_this_python:
         context.pythonExec = sys.executable
 

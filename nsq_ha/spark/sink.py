@@ -11,6 +11,7 @@ that stay the same in a repeated task let readers drop repeats
 from __future__ import annotations
 
 import logging
+import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from nsq_ha.errors import ConfigError, NoLeaderError
 from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions, wrong
 from nsq_ha.spark.plan.metadata import complete_snapshot
-from nsq_ha.spark.pyspark_private import query_and_batch
+from nsq_ha.spark.pyspark_private import SPECULATES, query_and_batch
 from nsq_ha.spark.read.columns import COLUMNS as READ_COLUMNS
 from nsq_ha.spark.reasons import reason_first
 from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
@@ -114,6 +115,8 @@ class _Writer:
         return TraceIds(self._options.write_id or self._run, task)
 
     def _warn(self) -> None:
+        if os.environ.get(SPECULATES, "false").lower() == "true":
+            log.warning("spark.speculation=true: a second copy of a task publishes its rows twice: set it to false")
         if self._ignored:
             log.warning("a write has no use for the columns %s of a read: ignored", ", ".join(self._ignored))
         for topic in [topic for topic, target in self._targets.items() if key_is_not_stored(target, self._columns)]:

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.spark import session
+from nsq_ha.spark.pyspark_private import SPECULATES
 from nsq_ha.spark.source import NsqDataSource
 from tests.spark.conftest import Publish
 from tests.spark.streams import Stream, numbered, spread
@@ -21,6 +22,9 @@ class Context:
         self.master = master
         self.environment = {"SPARK_BUFFER_SIZE": "1", "OTHER": "kept"}
         self.pythonExec = "python3"
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+        return {"spark.speculation": "true"}
 
 
 class Session:
@@ -58,6 +62,7 @@ def test_workers_of_a_local_session_run_this_interpreter(
     assert given.registered == [NsqDataSource]
     assert context.pythonExec == python
     assert context.environment["SPARK_BUFFER_SIZE"] == "1"
+    assert context.environment[SPECULATES] == "true"
     assert context.environment["SPARK_PYTHON_RUNTIME"] == "PYTHON_WORKER"
     assert context.environment["OTHER"] == "kept"
 
