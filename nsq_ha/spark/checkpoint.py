@@ -89,9 +89,7 @@ class Origin(NamedTuple):
 
 
 def to_json(
-    places: Mapping[TopicPartition, int],
-    special: Mapping[TopicPartition, int] | None = None,
-    name: str = RESTARTED,
+    places: Mapping[TopicPartition, int], special: Mapping[TopicPartition, int] | None = None, name: str = RESTARTED
 ) -> dict[str, Any]:
     """Return offsets in the form of the checkpoint, without their origin.
 

@@ -9,6 +9,7 @@ as ``PythonMicroBatchStream...@28231755``, which a source in Python cannot chang
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -154,13 +155,11 @@ def lag_of(progress: StreamingQueryProgress | Mapping[str, Any]) -> StreamLag | 
         except ConfigError:
             continue
         rows += int(source.get("numInputRows") or 0)
-        for place, end in sorted(ends.items()):
+        for place in ends.keys() | latest.keys():
+            end = ends.get(place, 0)  # without one it was never read so far
             found.append(PartitionLag(*place, read_to=end, log_end=latest.get(place, end), is_old=place in old))
             # A partition that the batch read first, or that went back, has no start to count from.
             read += max(0, end - starts.get(place, end))
-        for place, end in sorted(latest.items()):
-            if place not in ends:  # never read so far
-                found.append(PartitionLag(*place, read_to=0, log_end=end, is_old=place in old))
     if not found:
         return None
     return StreamLag(
@@ -176,11 +175,8 @@ def lag_of(progress: StreamingQueryProgress | Mapping[str, Any]) -> StreamLag | 
 
 def _decoded(offset: object) -> Mapping[str, Any] | None:
     """Return the offsets of a source, which are JSON as text or decoded. None if they are no JSON object."""
-    if isinstance(offset, str):
-        try:
-            offset = json.loads(offset)
-        except ValueError:
-            return None
+    with contextlib.suppress(ValueError):
+        offset = json.loads(offset) if isinstance(offset, str) else offset
     return offset if isinstance(offset, Mapping) else None
 
 
@@ -195,7 +191,7 @@ class LagListener(StreamingQueryListener):
     """
 
     def __init__(self, report: Callable[[StreamLag], object] | None = None) -> None:
-        self._report = report or _log
+        self._report = report or (lambda lag: log.info("%s", lag))
         # Times of reports and ends of the log that the query has not reached, by query and partition.
         self._ends: dict[tuple[str, str, int], list[tuple[float, int]]] = {}
 
@@ -233,7 +229,3 @@ class LagListener(StreamingQueryListener):
             self._ends[place] = ends
             oldest = min([oldest, *(at for at, _ in ends[:1])])
         return now - oldest
-
-
-def _log(lag: StreamLag) -> None:
-    log.info("%s", lag)

@@ -119,12 +119,14 @@ class _Writer:
             log.warning("spark.speculation=true: a second copy of a task publishes its rows twice: set it to false")
         if self._ignored:
             log.warning("a write has no use for the columns %s of a read: ignored", ", ".join(self._ignored))
-        for topic in [topic for topic, target in self._targets.items() if key_is_not_stored(target, self._columns)]:
-            log.warning(
-                "topic %r: column 'key' chooses the partition but is not stored, since the topic is not extended: "
-                "readers get no key",
-                topic,
-            )
+        for topic, target in self._targets.items():
+            # On an ordered topic a key is required for the order, so nobody expects to read it again.
+            if "key" in self._columns and not target.extended and not target.ordered:
+                log.warning(
+                    "topic %r: column 'key' chooses the partition but is not stored, since the topic is not extended: "
+                    "readers get no key",
+                    topic,
+                )
 
 
 class NsqBatchWriter(_Writer, DataSourceArrowWriter):
@@ -224,14 +226,6 @@ def _are_placed(columns: Sequence[str], options: WriteOptions) -> bool:
     """Return whether columns choose the partition of each row."""
     placed = {"key"} if options.partitioner in ("murmur3", "javahash") else {"key", "partition"}
     return options.partitioner != "roundrobin" and not placed.isdisjoint(columns)
-
-
-def key_is_not_stored(target: TargetTopic, columns: Sequence[str]) -> bool:
-    """Return whether the topic loses keys that the user may expect to read again.
-
-    On an ordered topic a key is required for the order, so there is no warning.
-    """
-    return "key" in columns and not target.extended and not target.ordered
 
 
 def _log(what: str, messages: list[WriterCommitMessage | None]) -> None:

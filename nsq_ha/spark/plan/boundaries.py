@@ -303,8 +303,7 @@ class Unread:
         return {place: end for place, end in ends.items() if place not in self.held}
 
     def _rows(self) -> dict[TopicPartition, int]:
-        everywhere = dict.fromkeys(self.logs, 0)
-        return self._each(everywhere, lambda each, start, _: each.rows_behind(start))
+        return self._each(dict.fromkeys(self.logs, 0), lambda each, start, _: each.rows_behind(start))
 
     def _each(
         self, parts: Mapping[TopicPartition, int], question: Callable[[PartitionLog, int, int], int]

@@ -82,12 +82,10 @@ def complete_snapshot(
         LookupUnavailableError: No nsqlookupd answers within ``patience``.
     """
     until = time.monotonic() + (options.patience if patience is None else patience)
-    max_age = ROUTINE
+    ages = iter((ROUTINE,))
 
     def ask() -> TopicSnapshot:
-        nonlocal max_age
-        age, max_age = max_age, 0.0
-        return _snapshot(cluster.view(topic, age), options, cluster, is_complete=True)
+        return _snapshot(cluster.view(topic, next(ages, 0.0)), options, cluster, is_complete=True)
 
     # Reading and publishing never create a topic, so waiting for a missing one is pointless.
     return retried(ask, until, final=TopicNotFoundError)

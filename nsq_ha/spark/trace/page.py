@@ -138,17 +138,8 @@ def _latency(report: Mapping[str, Any]) -> Html:
         )
         for row in report["latency"]
     ]
-    names = (
-        *(name for name, _ in places),
-        "partition#",
-        "stage",
-        "messages#",
-        "50 % ms#",
-        "95 % ms#",
-        "99 % ms#",
-        "max ms#",
-    )
-    return _table(names, rows)
+    names = [name for name, _ in places]
+    return _table((*names, "partition#", "stage", "messages#", "50 % ms#", "95 % ms#", "99 % ms#", "max ms#"), rows)
 
 
 def _anomalies(report: Mapping[str, Any]) -> Html:

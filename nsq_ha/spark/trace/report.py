@@ -23,7 +23,7 @@ from nsq_ha.spark.trace.lifecycle import PARTITION, STAGES, durations, latency, 
 from nsq_ha.spark.trace.page import html_page
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 FIRST: Final = 50
 """Number of anomalies in the report; the Parquet table has all of them."""
@@ -204,20 +204,19 @@ def _latencies(lives: DataFrame) -> list[dict[str, Any]]:
 
 
 def _series(lives: DataFrame, begin: int, bucket: int) -> list[dict[str, Any]]:
-    numbered = lives.withColumn("bucket", f.floor((f.col("published_ns") - begin) / bucket).cast("int"))
+    numbered = lives.withColumn("bucket", _bucket("published_ns", begin, bucket))
     found = percentiles(durations(numbered, "bucket", stages=STAGES[:1]), "bucket")
     return _rows(found.drop("stage").orderBy("bucket"))
 
 
 def _timeline(kept: DataFrame, begin: int, bucket: int) -> list[dict[str, Any]]:
-    numbered = kept.where("event = 'delivery'").withColumn(
-        "bucket", f.floor((f.col("ts_ns") - begin) / bucket).cast("int")
-    )
-    return _rows(
-        numbered.groupBy("topic", "partition", "bucket")
-        .agg(f.count("*").alias("messages"))
-        .orderBy("topic", "partition", "bucket")
-    )
+    names = "topic", "partition", "bucket"
+    numbered = kept.where("event = 'delivery'").withColumn("bucket", _bucket("ts_ns", begin, bucket))
+    return _rows(numbered.groupBy(*names).agg(f.count("*").alias("messages")).orderBy(*names))
+
+
+def _bucket(time_ns: str, begin: int, bucket: int) -> Column:
+    return f.floor((f.col(time_ns) - begin) / bucket).cast("int")
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:

@@ -143,10 +143,8 @@ class BadRows:
             self.first = reason
             action = "dropped" if dropped else "sent to the dead-letter topic"
             log.warning("a row was %s: %s; this task only counts further ones", action, reason)
-        if dropped:
-            self.dropped += 1
-        else:
-            self.dead_letters += 1
+        self.dropped += dropped
+        self.dead_letters += not dropped
 
     def add(self, other: BadRows) -> None:
         """Add the counts of another task."""
