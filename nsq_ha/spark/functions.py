@@ -38,7 +38,7 @@ class Split(NamedTuple):
 
     Attributes:
         good: The rows without an error, without the column of the error.
-        bad: A dead letter for each other row: ``key``, ``value`` and, unless in envelopes, ``headers``.
+        bad: A dead letter for each other row: ``key``, ``value``, ``headers`` unless in envelopes, and what is kept.
     """
 
     good: DataFrame
@@ -129,11 +129,10 @@ def drop_repeats(frame: DataFrame, within: str | None = None) -> DataFrame:
     named = frame.withColumn(
         "_repeat", f.coalesce(f.when(f.col("trace_id") != 0, f.col("trace_id").cast("string")), place)
     )
+    same = ["topic", "_repeat"]
     if within is None:
-        kept = named.dropDuplicates(["topic", "_repeat"])
-    else:
-        kept = named.withWatermark("timestamp", within).dropDuplicatesWithinWatermark(["topic", "_repeat"])
-    return kept.drop("_repeat")
+        return named.dropDuplicates(same).drop("_repeat")
+    return named.withWatermark("timestamp", within).dropDuplicatesWithinWatermark(same).drop("_repeat")
 
 
 def decode_json(
@@ -162,11 +161,8 @@ def decode_json(
         ConfigError: A required field is not in the schema.
     """
     text = f.col(column).cast("string")
-    whole: StructType | str
-    if isinstance(schema, str):
-        whole = f"{schema}, {_CORRUPT} string"
-    else:
-        whole = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    corrupt = StructField(_CORRUPT, StringType())
+    whole = f"{schema}, {_CORRUPT} string" if isinstance(schema, str) else StructType([*schema.fields, corrupt])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     decoded = frame.withColumn(into, f.from_json(text, whole, options))
     fields = decoded.schema[into].dataType
@@ -193,7 +189,7 @@ def unsigned(trace_id: Column) -> Column:
     return f.when(number < 0, number + f.lit(_ALL_IDS).cast("decimal(20,0)")).otherwise(number)
 
 
-def split_bad(frame: DataFrame, *, error: str = "error", envelope: bool = False) -> Split:
+def split_bad(frame: DataFrame, *, error: str = "error", envelope: bool = False, keep: Sequence[str] = ()) -> Split:
     """Set rows with an error apart, as dead letters for a write to a dead-letter topic.
 
     Each dead letter has the body and where it came from: topic, partition, id, trace id and time of the publish, the
@@ -206,11 +202,13 @@ def split_bad(frame: DataFrame, *, error: str = "error", envelope: bool = False)
         error: Name of the column with the reason; rows with null are good.
         envelope: Whether to put all this in front of the body. Otherwise it goes into headers, which only extended
             topics accept.
+        keep: Names of columns that the dead letters have as well, such as that of ``traceIdColumn``, made by
+            :func:`row_id`.
 
     Raises:
         ConfigError: A column is missing.
     """
-    if missing := [name for name in (*_ORIGIN, error) if name not in frame.columns]:
+    if missing := [name for name in (*_ORIGIN, error, *keep) if name not in frame.columns]:
         raise ConfigError(
             f"split_bad needs the column {missing[0]!r} of format('nsq'); there are: {', '.join(frame.columns)}"
         )
@@ -236,12 +234,10 @@ def split_bad(frame: DataFrame, *, error: str = "error", envelope: bool = False)
             f.struct(*[text.alias(name) for name, text in fields.items()], f.length(body).cast("string").alias("size"))
         )
         begin = f.lit(f"{MAGIC.decode()}{VERSION} ")
-        bad = rows.select(
-            key.alias("key"), f.concat(f.concat(begin, line, f.lit("\n")).cast("binary"), body).alias("value")
-        )
+        columns = [f.concat(f.concat(begin, line, f.lit("\n")).cast("binary"), body).alias("value")]
     else:
         headers = [f.lit(f"{PREFIX}version"), f.lit(VERSION)]
         for name, text in fields.items():
             headers += [f.lit(f"{PREFIX}{name}"), text]
-        bad = rows.select(key.alias("key"), body.alias("value"), f.create_map(*headers).alias("headers"))
-    return Split(frame.where(f.col(error).isNull()).drop(error), bad)
+        columns = [body.alias("value"), f.create_map(*headers).alias("headers")]
+    return Split(frame.where(f.col(error).isNull()).drop(error), rows.select(key.alias("key"), *columns, *keep))

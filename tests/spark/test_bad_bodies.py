@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
-from nsq_ha.spark.functions import decode_json, split_bad
+from nsq_ha.spark.functions import decode_json, row_id, split_bad
 from tests.spark.logs import Source
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -77,11 +77,13 @@ def test_a_schema_may_be_a_struct_type_and_names_can_be_chosen(rows: DataFrame) 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("envelope", [False, True])
 def test_bad_rows_become_dead_letters(rows: DataFrame, *, envelope: bool) -> None:
-    split = split_bad(decode_json(rows, SCHEMA, required=["id"]), envelope=envelope)
+    named = rows.withColumn("row", row_id("number"))
+    split = split_bad(decode_json(named, SCHEMA, required=["id"]), envelope=envelope, keep=["row"])
     assert sorted(row.number for row in split.good.collect()) == [0, 1]
     assert "error" not in split.good.columns
-    assert split.bad.columns == (["key", "value"] if envelope else ["key", "value", "headers"])
+    assert split.bad.columns == ["key", "value", *["headers"] * (not envelope), "row"]
     found = split.bad.collect()
+    assert {row.row for row in found} == {f'{{"number":{number}}}' for number in range(2, 10)}
     letters = [letter(row) for row in found]
     assert {bytes(row.key) for row in found} == {b"flights-5"}
     assert {each.body for each in letters} == {body or b"" for body in BODIES[2:]}
@@ -113,5 +115,7 @@ def test_missing_columns_are_named(rows: DataFrame) -> None:
     whole: Any = decode_json(rows, SCHEMA)
     with pytest.raises(ConfigError, match=r"needs the column 'message_id' of format"):
         split_bad(whole.drop("message_id"))
+    with pytest.raises(ConfigError, match=r"needs the column 'id'"):
+        split_bad(whole, keep=["id"])
     with pytest.raises(ConfigError, match=r"needs the column 'why'"):
         split_bad(whole, error="why")

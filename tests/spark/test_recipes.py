@@ -94,7 +94,8 @@ def test_a_database_has_each_row_once_whatever_is_repeated(
             raise RuntimeError("killed before Spark knows of the commit")
 
     def start() -> StreamingQuery:
-        rows = recipes["since"](spark, dev_cluster.lookupd[0], topic, 0)
+        reader = spark.readStream.format("nsq").options(lookupd=dev_cluster.lookupd[0], topic=topic)
+        rows = reader.options(startingOffsets="earliest", failOnDataLoss="false").load()
         writer: DataStreamWriter = rows.writeStream.foreachBatch(add).option(
             "checkpointLocation", str(tmp_path / "checkpoint")
         )
@@ -105,9 +106,13 @@ def test_a_database_has_each_row_once_whatever_is_repeated(
     spread(publish, topic, numbered(20, 50))
     run_to_end(start)
     assert begun[:2] == [0, 0]
+    dev_cluster.delete_topic(topic)
+    dev_cluster.create_topic(topic, 2)
+    spread(publish, topic, numbered(30, 70))  # at offsets that the table has already
+    run_to_end(start)
     with contextlib.closing(sqlite3.connect(database)) as connection:
         bodies = [body for (body,) in connection.execute("select body from orders order by body")]
-    assert bodies == numbered(70)
+    assert bodies == numbered(100)
 
 
 @pytest.mark.slow
