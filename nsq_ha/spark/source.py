@@ -4,9 +4,9 @@ They hold options and a projection but no connection, since Spark pickles them b
 processes of the driver and the workers. ``plan`` does the work on the driver, ``read`` in
 the tasks. Filters are never consumed: Spark applies each one to the rows as well.
 
-A batch read plans its ranges each time Spark plans the query: with a live writer and
-``endingOffsets=latest`` two actions on one DataFrame may see different ends. Set the end
-as JSON if that matters.
+The first action on what ``load()`` returns plans the ranges, and Spark keeps them for it and
+for all frames and views that are made of it: its end stays where it was. ``load()`` again
+reads anew.
 
 **Source:** Spark design 2.1, 3.
 """

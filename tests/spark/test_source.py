@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from nsq_ha.base.identity import partition_of
@@ -85,6 +86,29 @@ def test_from_offset_to_offset(source: DataFrameReader, topics: dict[str, list[b
         endingOffsets=json.dumps({"source_ordered": {"0": 0, "1": offsets[20]}}),
     )
     assert [row.offset for row in some.orderBy("offset").collect()] == offsets[10:20]
+
+
+def test_the_end_is_fixed_by_the_first_action_until_it_is_loaded_anew(
+    source: DataFrameReader, dev_cluster: DevCluster, publish: Publish
+) -> None:
+    topic = dev_cluster.create_topic("source_growing", 2)
+    publish(topic, 0, [b"1", b"2"])
+    frame = loaded(source, topic)
+    assert frame.count() == 2
+    publish(topic, 0, [b"3"])
+    publish(topic, 1, [b"4"])
+    assert (frame.count(), frame.where("partition = 0").count(), loaded(source, topic).count()) == (2, 2, 4)
+
+
+def test_a_frame_that_was_read_is_written_back(
+    spark: SparkSession, source: DataFrameReader, topics: dict[str, list[bytes]], dev_cluster: DevCluster
+) -> None:
+    topic = dev_cluster.create_topic("source_copy", 2)
+    frame = loaded(source, "source_ordered").withColumn("key", f.col("raw_size").cast("decimal(20,0)"))
+    frame.write.format("nsq").mode("append").options(lookupd=dev_cluster.lookupd[0], topic=topic).save()
+    rows = loaded(source, topic).orderBy("partition", "offset").collect()
+    sent = topics["source_ordered"]
+    assert [bytes(row.value) for row in rows] == sent[::2] + sent[1::2]
 
 
 def test_a_task_that_fails_runs_again_and_no_row_comes_twice(
