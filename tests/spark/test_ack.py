@@ -22,7 +22,7 @@ from nsq_ha.message import Message
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Ready, Sub, layout_for
 from nsq_ha.spark import connection
-from nsq_ha.spark.ack import draining
+from nsq_ha.spark.ack import draining, puller
 from nsq_ha.spark.ack import planner as ack_planner
 from nsq_ha.spark.ack.draining import DrainVerdict
 from nsq_ha.spark.ack.planner import AckPlanner, divided
@@ -343,6 +343,45 @@ def test_bytes_are_limited_on_the_disk_and_in_a_batch(
     batches = drained(planner)
     assert sorted(itertools.chain(*batches)) == large
     assert max(map(len, batches)) <= 5
+
+
+def test_micro_batches_of_a_backlog_are_as_large_as_the_limit_of_rows(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish, patient: None
+) -> None:
+    publish(topic, 0, numbered(5000))
+    batches = streamed(plan(maxOffsetsPerTrigger="700"), 5)
+    # Of the first file RDY allows no more, since the size of the messages is unknown.
+    assert [len(batch) for batch in batches[1:]] == [700] * 4
+    assert list(itertools.chain(*batches)) == numbered(sum(map(len, batches)))
+
+
+def test_micro_batches_of_a_backlog_fill_the_spool(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish, patient: None
+) -> None:
+    """A full spool made micro-batches of single files: the puller waited for the one that ran."""
+    publish(topic, 0, [number + bytes(1000) for number in numbered(8000)])
+    batches = streamed(plan(maxSpoolBytes="1m", rdy="200"), 4)
+    assert min(sum(map(len, batch)) for batch in batches) >= 2**20
+    assert max(sum(map(len, batch)) for batch in batches) < 2 * 2**20
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the machine be slow, and files as large as they can be."""
+    monkeypatch.setattr(puller, "_GATHER", 3.0)
+    monkeypatch.setattr(ack_planner, "_LONGEST_WAIT", 60.0)
+
+
+def streamed(planner: AckPlanner, count: int) -> list[list[bytes]]:
+    """Read so many micro-batches, as a query without end."""
+    position, batches = planner.initial(), []
+    while len(batches) < count:
+        end = planner.latest(position)
+        if end != position:
+            batches.append(read(planner, position, end))
+            planner.commit(position)
+        position = end
+    return batches
 
 
 def test_a_kill_before_the_finish_repeats_and_loses_nothing(

@@ -14,6 +14,7 @@ allowed; a file is deleted only after Spark has committed the micro-batch that r
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,7 @@ TASK_BYTES: Final = 64 * 1024 * 1024
 _MSG_TIMEOUT: Final = 60.0  # an nsqd's default
 _LOOK_UP: Final = 5.0
 _LOOK: Final = 0.05
+_LONGEST_WAIT: Final = 1.0  # for a larger micro-batch
 
 
 class AckPlanner:
@@ -95,16 +97,19 @@ class AckPlanner:
         if start and start["spool"] == self._spool.id and begin < start["file"]:
             # A step that reads nothing. Otherwise the next files would count as read, since their numbers were.
             return self._offset(begin)
+        until = time.monotonic() + (_LONGEST_WAIT if self._draining is None else math.inf)
+        is_over = False
         while True:
             self._pull()
-            end = self._end(begin, limited=limited)
-            if end > begin or self._draining is None:
+            end, is_full = self._end(begin, limited=limited)
+            grows = not is_full and any(each.flows for each in self._pullers.values())
+            if is_over or (end > begin and not (grows and time.monotonic() < until)):
                 break
-            if self._is_drained(self._draining):
-                # A puller may have written and finished its last messages after the files were counted.
-                end = self._end(begin, limited=limited)
-                break
-            time.sleep(_LOOK)
+            # A puller may write and finish its last messages after the files were counted: then count them again.
+            is_over = end == begin and (self._draining is None or self._is_drained(self._draining))
+            if not is_over:
+                time.sleep(_LOOK)
+        self._read_to = end
         if end > begin:
             self._moved_at = time.monotonic()
         return dict(start) if start and end == begin and start.get("spool") == self._spool.id else self._offset(end)
@@ -175,23 +180,23 @@ class AckPlanner:
             self._reported = text
             log.warning("%s; continuing with what is left", text)
 
-    def _end(self, begin: int, *, limited: bool) -> int:
-        """Return the end of the next micro-batch within the limits, in whole files, at least one."""
-        files = self._spool.between(begin, self._spool.end)
-        options = self._options
-        if not files or not limited:
-            return begin + len(files)
-        least = options.min_offsets_per_trigger
+    def _end(self, begin: int, *, limited: bool) -> tuple[int, bool]:
+        """Return the end of the next micro-batch within the limits, in whole files, at least one; and if it is full.
+
+        A larger one is not worth waiting for then. Each costs Spark as much as reading some 10,000 messages.
+        """
+        files, options = self._spool.between(begin, self._spool.end), self._options
+        least = options.min_offsets_per_trigger or 0
         is_late = self._draining is not None or time.monotonic() - self._moved_at >= options.max_trigger_delay
-        if least is not None and not is_late and sum(file.rows for file in files) < least:
-            return begin
+        if not files or (limited and not is_late and sum(file.rows for file in files) < least):
+            return begin, False
         most_rows, most_bytes = options.max_offsets_per_trigger, options.max_bytes_per_trigger
         rows = size = 0
         for count, file in enumerate(files):
             rows, size = rows + file.rows, size + file.size
-            if count and (rows > (most_rows or rows) or size > (most_bytes or size)):
-                return file.number
-        return files[-1].number + 1
+            if limited and count and (rows > (most_rows or rows) or size > (most_bytes or size)):
+                return file.number, True
+        return files[-1].number + 1, rows == most_rows or size >= min(TASK_BYTES, options.max_spool_bytes)
 
     # ------------------------------------------------------------ servers
 
@@ -238,7 +243,7 @@ class AckPlanner:
         return self._cluster.plain_nodes(topic, ROUTINE)
 
     def _may_pull(self) -> bool:
-        """Return whether the spool has room for more messages; called from the pullers' threads."""
+        """Return whether the spool has room beside the last micro-batch; called from the pullers' threads."""
         waiting = sum(file.size for file in self._spool.between(self._read_to, self._spool.end))
         return waiting < self._options.max_spool_bytes
 

@@ -11,7 +11,9 @@ kill between the two repeats the message; none is lost.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import logging
 import random
 import threading
@@ -37,8 +39,7 @@ log: Final = logging.getLogger("nsq_ha.spark")
 FILE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of messages after which to write a file."""
 
-_GATHER: Final = 0.05  # seconds to wait for more messages after the first one of a file
-_LOOK: Final = 0.25  # seconds after which to check for stop() and for room in the spool
+_GATHER: Final = 0.05  # seconds to wait for messages and then for more, before a look at stop() and at the spool's room
 _SILENCE: Final = 75.0  # a heartbeat comes every 30 s
 _LEAST_BUFFERING: Final = 0.025  # minimum of an upstream nsqd with default settings
 _RECONNECT: Final = Backoff(initial=0.1, maximum=5.0, factor=2.0, jitter=0.3)
@@ -61,6 +62,7 @@ class Puller:
         fatal: The error that ended the thread, since retries cannot fix it. None otherwise.
         trouble: The last failure, until there is a connection again. None otherwise.
         is_drained: Whether the puller has stopped taking messages; see :meth:`finish_draining`.
+        flows: Whether the server probably has more messages, since the last file was full, or the spool is.
         newest_ns: Publish time of the youngest message in the spool, by the server's clock.
     """
 
@@ -80,6 +82,7 @@ class Puller:
         self._may_pull = may_pull
         self._over = threading.Event()
         self.is_drained: bool = False
+        self.flows: bool = False
         self.newest_ns: int = 0
         self._older_than: int | None = None
         self._old_seen_at: float | None = None
@@ -93,7 +96,7 @@ class Puller:
     def stop(self) -> None:
         """Stop the thread; the server redelivers messages that are not written yet."""
         self._over.set()
-        self._thread.join(CONNECT_TIMEOUT + _LOOK)
+        self._thread.join(CONNECT_TIMEOUT + _GATHER)
 
     def drain(self, older_than_ns: int) -> None:
         """Watch for messages published before this time, in nanoseconds since the epoch; see :attr:`quiet_for`."""
@@ -125,7 +128,7 @@ class Puller:
                 self._pull(subscription)
             except NsqError as error:
                 self._old_seen_at = None
-                self.is_drained = False
+                self.is_drained = self.flows = False
                 if not error.retriable:
                     self.fatal = error
                     return
@@ -160,11 +163,11 @@ class Puller:
         """Return the messages of the next file, and whether the server sent anything."""
         connection = subscription.connection
         gathered, connection.early = connection.early, []
-        limit, ready = self._options.max_offsets_per_trigger, subscription.max_ready
-        most = min(limit or ready, max(1, (subscription.ready or ready) // 2))
-        size, heard = 0, bool(gathered)
-        until = time.monotonic() + (_GATHER if gathered else _LOOK)
-        while len(gathered) < most and size < FILE_BYTES:
+        most, most_bytes = self._file_limits(subscription)
+        heard = bool(gathered)
+        size = sum(len(message.body) for message in gathered)
+        until = time.monotonic() + _GATHER
+        while not (is_full := len(gathered) >= most or size >= most_bytes):
             try:
                 received = connection.receive(until)
             except ResponseTimeoutError:
@@ -176,10 +179,20 @@ class Puller:
                 until = time.monotonic() + _GATHER
             gathered += messages
             size += sum(len(message.body) for message in messages)
-        # Messages beyond the limit of a micro-batch go into the next file.
-        limit = limit or len(gathered)
-        connection.early = gathered[limit:]
-        return gathered[:limit], heard
+        self.flows = is_full or (self.flows and not (subscription.ready or self.is_drained))
+        ends = list(itertools.accumulate(len(message.body) for message in gathered[:most]))
+        count = max(1, bisect.bisect_right(ends, most_bytes))
+        connection.early = gathered[count:]
+        return gathered[:count], heard
+
+    def _file_limits(self, subscription: BlockingSubscription) -> tuple[int, int]:
+        """Return how many messages and bytes a file has at most; full ones fill a limited micro-batch exactly."""
+        options, ready = self._options, subscription.max_ready
+        # The server sends the other half meanwhile.
+        rows = max(1, (subscription.ready or ready) // 2)
+        rows = _even(options.max_offsets_per_trigger or rows, rows)
+        size = min(options.max_bytes_per_trigger or FILE_BYTES, options.max_spool_bytes)
+        return rows, _even(size, FILE_BYTES)
 
     def _note(self, messages: list[Message]) -> None:
         if self._older_than is None or any(message.timestamp_ns < self._older_than for message in messages):
@@ -194,3 +207,8 @@ class Puller:
             # Silence counts only while the server may send.
             self._old_seen_at = time.monotonic()
         subscription.follow(wanted)
+
+
+def _even(whole: int, most: int) -> int:
+    """Return the size of the fewest equal pieces of ``whole`` that have at most ``most`` each."""
+    return whole // -(-whole // most)
