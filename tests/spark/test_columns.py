@@ -3,6 +3,8 @@
 import datetime
 import json
 import pickle
+import subprocess
+import sys
 from unittest import mock
 
 import pytest
@@ -47,6 +49,25 @@ def test_the_default_schema_is_what_the_batches_have() -> None:
         # Spark compares exactly: order, types, nullability.
         assert to_arrow_schema(schema, timezone="UTC").equals(batch.schema)
         assert ("headers" in schema.fieldNames()) is headers
+
+
+ALONE = """
+import sys, tempfile
+from nsq_ha.spark.ack.spool import Spool, read_file
+from nsq_ha.spark.read.columns import COLUMNS, HEADER_ARRAY, built
+from tests.spark.logs import message
+for column in (*COLUMNS.values(), HEADER_ARRAY):
+    assert len(built(column, [message(300, 40)])) == 1
+with tempfile.TemporaryDirectory() as folder:
+    spool = Spool(folder)
+    assert len(read_file(f"{folder}/{spool.append([message(300, 40)]).name}")) == 1
+print("pandas" in sys.modules)
+"""
+
+
+def test_columns_are_built_without_importing_pandas() -> None:
+    """``pa.array`` and ``pa.scalar`` import it, which took each new process longer than reading 100,000 messages."""
+    assert subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_a_row() -> None:

@@ -30,7 +30,7 @@ import pyarrow as pa
 from nsq_ha.base.shapes import decoder
 from nsq_ha.errors import ConfigError, DataLossError
 from nsq_ha.spark.options import wrong
-from nsq_ha.spark.read.columns import COLUMNS, built
+from nsq_ha.spark.read.columns import COLUMNS, built, numbers
 
 if TYPE_CHECKING:
     from nsq_ha.message import Message
@@ -245,8 +245,8 @@ def read_file(path: str) -> Any:  # noqa: ANN401 - pyarrow has no types
 
 
 def _store(path: Path, messages: Sequence[Message], row: int) -> None:
-    columns = {name: built(COLUMNS[name], messages) for name in _STORED}
-    columns["offset"] = pa.array(range(row, row + len(messages)), pa.int64())
+    offsets = numbers(range(row, row + len(messages)), pa.int64())
+    columns = {name: offsets if name == "offset" else built(COLUMNS[name], messages) for name in _STORED}
     batch = pa.RecordBatch.from_pydict(columns)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)

@@ -25,6 +25,7 @@ from nsq_ha.message import Message
 from nsq_ha.spark.read.bulk.cutting import StoredMessages
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from pyspark.sql.types import StructType
 
 _MAX_SHORT: Final = 2**15 - 1
@@ -123,7 +124,9 @@ def _of_pairs(
                 if not name.startswith("##"):
                     names.append(name)
                     values.append(value if isinstance(value, str) else json.dumps(value))
-        return assemble(pa.array([*offsets, len(names)], pa.int32()), _strings(names), _strings(values))
+        known = [each is not None for each in offsets]
+        bounds = [len(names) if each is None else each for each in (*offsets, None)]
+        return assemble(numbers(bounds, pa.int32(), [*known, True]), _strings(names), _strings(values))
 
     return SourceColumn(
         spark_type,
@@ -134,10 +137,10 @@ def _of_pairs(
 
 
 def _strings(texts: list[str]) -> Any:  # noqa: ANN401 - pyarrow has no types
-    try:
-        return pa.array(texts, pa.string())
-    except UnicodeEncodeError:
-        return pa.array([_text(text) for text in texts], pa.string())
+    text = "".join(texts)
+    data = text.encode("utf-8", "replace")
+    parts = texts if len(data) == len(text) else [each.encode("utf-8", "replace") for each in texts]
+    return _binary(list(map(len, parts)), data, pa.string())
 
 
 def _key(ext: bytes) -> bytes | None:
@@ -152,7 +155,9 @@ def _key(ext: bytes) -> bytes | None:
 def _keys(exts: list[bytes | None] | None, count: int) -> Any:  # noqa: ANN401 - pyarrow has no types
     if exts is None or not any(ext is not None for ext in exts):
         return pa.nulls(count, pa.binary())
-    return [None if ext is None else _key(ext) for ext in exts]
+    keys = [None if ext is None else _key(ext) for ext in exts]
+    bodies = [key or b"" for key in keys]
+    return _binary([len(body) for body in bodies], b"".join(bodies), known=[key is not None for key in keys])
 
 
 def _trace_ids(rows: Messages) -> list[int]:
@@ -177,18 +182,39 @@ def _text_of(value: object) -> str:
     return _text(value if isinstance(value, str) else json.dumps(value))
 
 
-def _repeated(value: object, kind: object, count: int) -> Any:  # noqa: ANN401 - pyarrow has no types
-    return pa.repeat(pa.scalar(value, kind), count)
-
-
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
+def numbers(values: Sequence[int] | NDArray[Any], kind: Any, known: Sequence[bool] | None = None) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return whole numbers as a column. Unlike ``pa.array`` it does not import pandas: a second of each new process."""
+    numbers = np.ascontiguousarray(values, f"i{kind.bit_width // 8}")
+    return pa.Array.from_buffers(kind, len(values), [_validity(known), pa.py_buffer(numbers)])
+
+
+def _binary(
+    sizes: Sequence[int] | NDArray[Any],
+    data: bytes,
+    kind: Any = pa.binary(),  # noqa: ANN401, B008 - pyarrow has no types
+    known: Sequence[bool] | None = None,
+) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return bytes of these sizes as a column, as :func:`numbers`."""
+    bounds = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=bounds[1:])
+    return pa.Array.from_buffers(kind, len(sizes), [_validity(known), pa.py_buffer(bounds), pa.py_buffer(data)])
+
+
+def _validity(known: Sequence[bool] | None) -> Any:  # noqa: ANN401 - pyarrow has no types
+    return None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
+
+
 def _joined(bodies: Sequence[bytes]) -> Any:  # noqa: ANN401 - pyarrow has no types
-    """Return bodies as a column, copying each once: pyarrow moves them again whenever its buffer grows."""
-    bounds = np.zeros(len(bodies) + 1, np.int32)
-    np.cumsum([len(body) for body in bodies], out=bounds[1:])
-    return pa.Array.from_buffers(pa.binary(), len(bodies), [None, pa.py_buffer(bounds), pa.py_buffer(b"".join(bodies))])
+    """Return bodies as a column, copying each once."""
+    return _binary([len(body) for body in bodies], b"".join(bodies))
+
+
+def _topics(name: str, count: int) -> Any:  # noqa: ANN401 - pyarrow has no types
+    data = name.encode()
+    return _binary(np.full(count, len(data)), data * count, pa.string())
 
 
 def _bodies(raw: StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -198,7 +224,7 @@ def _bodies(raw: StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
     bounds[:-1:2], bounds[1::2] = starts, ends
     bounds[-1] = bounds[-2]
     slices = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(raw.data)])
-    return slices.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    return slices.take(numbers(np.arange(0, 2 * count, 2), pa.int32()))
 
 
 def _ids(raw: StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -218,14 +244,14 @@ COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
         "topic": SourceColumn(
             "string",
             pa.string(),
-            lambda rows: _repeated(rows[0].topic, pa.string(), len(rows)),
-            lambda raw: _repeated(raw.source.topic, pa.string(), len(raw)),
+            lambda rows: _topics(rows[0].topic, len(rows)),
+            lambda raw: _topics(raw.source.topic, len(raw)),
         ),
         "partition": SourceColumn(
             "int",
             pa.int32(),
-            lambda rows: _repeated(rows[0].partition, pa.int32(), len(rows)),
-            lambda raw: _repeated(raw.source.partition, pa.int32(), len(raw)),
+            lambda rows: np.full(len(rows), rows[0].partition),
+            lambda raw: np.full(len(raw), raw.source.partition),
         ),
         "offset": SourceColumn(
             "bigint", pa.int64(), lambda rows: [row.offset for row in rows], lambda raw: raw.offsets
@@ -240,16 +266,16 @@ COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
             "int",
             pa.int32(),
             lambda rows: [row.raw_size for row in rows],
-            lambda raw: raw.raw_sizes.astype(np.int32),
+            lambda raw: raw.raw_sizes,
         ),
-        "message_id": SourceColumn("binary", pa.binary(), lambda rows: [row.id for row in rows], _ids),
+        "message_id": SourceColumn("binary", pa.binary(), lambda rows: _joined([row.id for row in rows]), _ids),
         # Unsigned on the wire; Spark has no such type, so the upper half is shown as negative.
-        "trace_id": SourceColumn("bigint", pa.int64(), _trace_ids, lambda raw: raw.heads["trace"].astype(np.int64)),
+        "trace_id": SourceColumn("bigint", pa.int64(), _trace_ids, lambda raw: raw.heads["trace"]),
         "attempts": SourceColumn(
             "smallint",
             pa.int16(),
             _attempts,
-            lambda raw: np.ones(len(raw), np.int16),  # a new channel would deliver them for the first time
+            lambda raw: np.ones(len(raw)),  # a new channel would deliver them for the first time
         ),
         "headers": _of_pairs(
             "map<string,string>", pa.map_(pa.string(), pa.string()), _headers, pa.MapArray.from_arrays
@@ -284,7 +310,7 @@ def default_schema(*, headers: bool, as_array: bool = False) -> str:
 def built(column: SourceColumn, rows: Messages | StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return a column of messages as a ``pyarrow.Array``; there must be at least one message."""
     made = column.of_raw(rows) if isinstance(rows, StoredMessages) else column.of_messages(rows)
-    return made if isinstance(made, pa.Array) else pa.array(made, column.arrow_type)
+    return made if isinstance(made, pa.Array) else numbers(made, column.arrow_type)
 
 
 class Projection:
