@@ -27,6 +27,7 @@ from nsq_ha import (
     sync,
 )
 from nsq_ha.base import redaction, unexpected
+from nsq_ha.devcluster.nsqd.pulls import AnswerWriter
 from nsq_ha.engine.answers import decode_lookup
 from nsq_ha.engine.body import Body
 from nsq_ha.engine.connection import Connection
@@ -50,7 +51,6 @@ from nsq_ha.protocol.server.answers import encode_identity
 from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import ConnectionOptions, ReadOptions
 from nsq_ha.spark.pull.calls import Answers, PullRefused
-from nsq_ha.spark.pull.serving import AnswerWriter
 from tests.engine.lookups.loopback import Fake
 from tests.spark.test_pull import source
 from tests.support.inside import forget_secrets

@@ -5,12 +5,12 @@ from typing import Final
 
 from fuzz.target import Target, pieces
 from nsq_ha.base.identity import PARTITION_SHIFT
+from nsq_ha.devcluster.nsqd.pulls import AnswerWriter, Called, CallReader, StoredEntry, encode_stored, within_limits
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.spark.plan.batch_planner import Range
-from nsq_ha.spark.pull.calls import ANSWER, Answers, Pull, Pulled, Requests, encode_stored
+from nsq_ha.spark.pull.calls import ANSWER, Answers, Pull, Pulled, Requests, entries_of
 from nsq_ha.spark.pull.gob import Decoder, decode_uint, encode_message
-from nsq_ha.spark.pull.serving import AnswerWriter, Called, CallReader, StoredEntry, within_limits
-from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
+from nsq_ha.spark.read.bulk.cutting import DamagedLogError, cut
 
 _PARTITION: Final = 1
 _RANGE: Final = Range("orders", _PARTITION, 0, 2**40, None, ordered=False, extended=False)
@@ -70,17 +70,19 @@ def _answers(stream: bytes) -> None:
 def _entries(answer: Pulled) -> None:
     """The messages that are cut fill their entries, if there is something to copy."""
     try:
-        rows: Cut | None = cut(answer, _RANGE)
+        found = cut(answer, _RANGE)
     except (DamagedLogError, RemoteProtocolError):
         return
-    if rows is None:
+    if found is None:
         return
-    assert int(rows.rows.raw_sizes.sum()) == int(rows.sizes.sum())
+    rows, entries = found
+    assert len(rows) >= entries
+    assert int(rows.raw_sizes.sum()) == sum(len(entry.data) for entry in entries_of(answer))
     try:
-        exts = rows.rows.exts()
+        exts = rows.exts()
     except RemoteProtocolError:
         return
-    assert exts is None or len(exts) == len(rows.rows)
+    assert exts is None or len(exts) == len(rows)
 
 
 def _called(stream: Iterable[bytes]) -> tuple[list[Called], bool]:

@@ -24,7 +24,7 @@ from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.pull.calls import Pulled, PullRefused
 from nsq_ha.spark.read import range_reader
 from nsq_ha.spark.read.bulk import reader as bulk_module
-from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
+from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
 from nsq_ha.spark.read.bulk.link import BulkLink
 from nsq_ha.spark.read.range_reader import RangeReader, read_ranges
 from nsq_ha.spark.read.replay import Replay
@@ -306,7 +306,7 @@ def test_a_damaged_answer_leaves_the_rest_to_a_subscription(
     ranges = plan(given, asked)
     calls = [0]
 
-    def damage(pulled: Pulled, asked: Range) -> Cut | None:
+    def damage(pulled: Pulled, asked: Range) -> tuple[StoredMessages, int] | None:
         calls[0] += 1
         if calls[0] == 5:
             raise DamagedLogError("the messages of an entry of the log do not fill it")

@@ -7,11 +7,11 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from nsq_ha.devcluster.nsqd.pulls import AnswerWriter, CallReader, StoredEntry
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.pull.calls import Pull, Pulled, PullRefused, entries_of
 from nsq_ha.spark.pull.gob import encode_uint
-from nsq_ha.spark.pull.serving import AnswerWriter, CallReader, StoredEntry
 from nsq_ha.spark.read.bulk.link import LARGEST, BulkLink, copy_port
 
 PULL = Pull("flights", 0, 0, 1)

@@ -6,21 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsq_ha.devcluster.nsqd.pulls import (
+    AnswerWriter,
+    Called,
+    CallReader,
+    StoredEntry,
+    encode_stored,
+    within_limits,
+)
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.spark.pull.calls import Answers, Pull, Pulled, PullRefused, Requests, encode_stored, entries_of
+from nsq_ha.spark.pull.calls import Answers, Pull, Pulled, PullRefused, Requests, entries_of
 from nsq_ha.spark.pull.gob import (
     Struct,
     decode_uint,
     encode_definition,
     encode_message,
     encode_uint,
-)
-from nsq_ha.spark.pull.serving import (
-    AnswerWriter,
-    Called,
-    CallReader,
-    StoredEntry,
-    within_limits,
 )
 from tests.protocol.gorpc_bytes import ANSWERS, REQUESTS, SERVER
 

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from nsq_ha.devcluster.nodes import HOST, Accepted, ClusterNode, Listener, WebServer
 from nsq_ha.devcluster.nsqd.connection import ServerConnection
+from nsq_ha.devcluster.nsqd.pulls import AnswerWriter, Called, CallReader, StoredEntry, encode_stored, within_limits
 from nsq_ha.devcluster.storage.log import Log, raw_size
 from nsq_ha.devcluster.storage.replica import ALL, Replica, TopicPartition, is_flushed
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.spark.pull.calls import encode_stored
-from nsq_ha.spark.pull.serving import AnswerWriter, Called, CallReader, StoredEntry, within_limits
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import App, Host

@@ -18,7 +18,6 @@ This module has no I/O. Source: the module ``gorpc`` of Youzan's server; youzan/
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -64,9 +63,6 @@ EXT_MARK: Final = 0xA000
 
 EXT_MASK: Final = 0xF000
 """These bits."""
-
-_STORED_HEAD: Final = struct.Struct(">IqHQQ")
-_JSON_EXT: Final = 4
 
 METHOD: Final = "NsqdCoordRpcServer.PullCommitLogsAndData"
 REQUEST: Final = "*consistence.RpcPullCommitLogsReq"
@@ -322,24 +318,3 @@ def _place(data: memoryview, at: int, fields: tuple[str, ...]) -> tuple[int, int
 def _text(value: object) -> str:
     """Return the first line of an error; after a panic, a stack follows."""
     return beginning(str(value).splitlines()[0], 200)
-
-
-def encode_stored(
-    timestamp_ns: int, internal_id: int, trace_id: int, body: bytes, ext: bytes | None = None, *, extended: bool = False
-) -> bytes:
-    """Encode a message that was not delivered yet.
-
-    Args:
-        timestamp_ns: Time of the publish.
-        internal_id: The server's number of it.
-        trace_id: The publisher's number of it.
-        body: The payload.
-        ext: The JSON header. None for none.
-        extended: Whether the topic is extended.
-    """
-    part = b""
-    if extended:
-        part = b"\0" if ext is None else bytes((_JSON_EXT,)) + len(ext).to_bytes(2, "big") + ext
-    size = HEAD_BYTES - 4 + len(part) + len(body)
-    head = _STORED_HEAD.pack(size, timestamp_ns, EXT_MARK if extended else 0, internal_id, trace_id)
-    return b"".join((head, part, body))

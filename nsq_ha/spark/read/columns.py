@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from struct import Struct
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _MAX_SHORT: Final = 2**15 - 1
-_TRACE_ID: Final = Struct(">8xq")
 
 Messages = Sequence[Message]
 
@@ -124,9 +122,9 @@ def _of_pairs(
                 if not name.startswith("##"):
                     names.append(name)
                     values.append(value if isinstance(value, str) else json.dumps(value))
-        known = [each is not None for each in offsets]
-        bounds = [len(names) if each is None else each for each in (*offsets, None)]
-        return assemble(numbers(bounds, pa.int32(), [*known, True]), _strings(names), _strings(values))
+        offsets.append(len(names))
+        bounds = numbers([each or 0 for each in offsets], pa.int32(), [each is not None for each in offsets])
+        return assemble(bounds, _strings(names), _strings(values))
 
     return SourceColumn(
         spark_type,
@@ -139,8 +137,8 @@ def _of_pairs(
 def _strings(texts: list[str]) -> Any:  # noqa: ANN401 - pyarrow has no types
     text = "".join(texts)
     data = text.encode("utf-8", "replace")
-    parts = texts if len(data) == len(text) else [each.encode("utf-8", "replace") for each in texts]
-    return _binary(list(map(len, parts)), data, pa.string())
+    sizes = map(len, texts if len(data) == len(text) else [each.encode("utf-8", "replace") for each in texts])
+    return _binary(list(sizes), data, pa.string())
 
 
 def _key(ext: bytes) -> bytes | None:
@@ -156,20 +154,18 @@ def _keys(exts: list[bytes | None] | None, count: int) -> Any:  # noqa: ANN401 -
     if exts is None or not any(ext is not None for ext in exts):
         return pa.nulls(count, pa.binary())
     keys = [None if ext is None else _key(ext) for ext in exts]
-    bodies = [key or b"" for key in keys]
-    return _binary([len(body) for body in bodies], b"".join(bodies), known=[key is not None for key in keys])
+    return _joined([key or b"" for key in keys], known=[key is not None for key in keys])
 
 
-def _trace_ids(rows: Messages) -> list[int]:
+def _trace_ids(rows: Messages) -> Sequence[int] | NDArray[Any]:
     # An id is the server's number and then the trace id. All rows come from one kind of server.
     if is_upstream_id(rows[0].id):
         return [0] * len(rows)
-    return [number for (number,) in _TRACE_ID.iter_unpack(b"".join([row.id for row in rows]))]
+    return np.frombuffer(b"".join([row.id for row in rows]), ">i8")[1::2]
 
 
-def _attempts(rows: Messages) -> list[int]:
-    numbers = [row.attempts for row in rows]
-    return numbers if max(numbers) <= _MAX_SHORT else [min(number, _MAX_SHORT) for number in numbers]
+def _attempts(rows: Messages) -> NDArray[Any]:
+    return np.minimum([row.attempts for row in rows], _MAX_SHORT)
 
 
 def _text(text: str) -> str:
@@ -193,28 +189,24 @@ def numbers(values: Sequence[int] | NDArray[Any], kind: Any, known: Sequence[boo
 
 def _binary(
     sizes: Sequence[int] | NDArray[Any],
-    data: bytes,
-    kind: Any = pa.binary(),  # noqa: ANN401, B008 - pyarrow has no types
+    data: object,
+    kind: object = None,
     known: Sequence[bool] | None = None,
 ) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return bytes of these sizes as a column, as :func:`numbers`."""
     bounds = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=bounds[1:])
-    return pa.Array.from_buffers(kind, len(sizes), [_validity(known), pa.py_buffer(bounds), pa.py_buffer(data)])
+    buffers = [_validity(known), pa.py_buffer(bounds), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind or pa.binary(), len(sizes), buffers)
 
 
 def _validity(known: Sequence[bool] | None) -> Any:  # noqa: ANN401 - pyarrow has no types
     return None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
 
 
-def _joined(bodies: Sequence[bytes]) -> Any:  # noqa: ANN401 - pyarrow has no types
+def _joined(bodies: Sequence[bytes], kind: object = None, known: Sequence[bool] | None = None) -> Any:  # noqa: ANN401
     """Return bodies as a column, copying each once."""
-    return _binary([len(body) for body in bodies], b"".join(bodies))
-
-
-def _topics(name: str, count: int) -> Any:  # noqa: ANN401 - pyarrow has no types
-    data = name.encode()
-    return _binary(np.full(count, len(data)), data * count, pa.string())
+    return _binary(list(map(len, bodies)), b"".join(bodies), kind, known)
 
 
 def _bodies(raw: StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -225,10 +217,6 @@ def _bodies(raw: StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
     bounds[-1] = bounds[-2]
     slices = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(raw.data)])
     return slices.take(numbers(np.arange(0, 2 * count, 2), pa.int32()))
-
-
-def _ids(raw: StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
-    return pa.Array.from_buffers(pa.binary(16), len(raw), [None, pa.py_buffer(raw.ids)]).cast(pa.binary())
 
 
 COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
@@ -244,8 +232,8 @@ COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
         "topic": SourceColumn(
             "string",
             pa.string(),
-            lambda rows: _topics(rows[0].topic, len(rows)),
-            lambda raw: _topics(raw.source.topic, len(raw)),
+            lambda rows: _joined([rows[0].topic.encode()] * len(rows), pa.string()),
+            lambda raw: _joined([raw.source.topic.encode()] * len(raw), pa.string()),
         ),
         "partition": SourceColumn(
             "int",
@@ -268,7 +256,12 @@ COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
             lambda rows: [row.raw_size for row in rows],
             lambda raw: raw.raw_sizes,
         ),
-        "message_id": SourceColumn("binary", pa.binary(), lambda rows: _joined([row.id for row in rows]), _ids),
+        "message_id": SourceColumn(
+            "binary",
+            pa.binary(),
+            lambda rows: _joined([row.id for row in rows]),
+            lambda raw: _binary(np.full(len(raw), 16), raw.ids),
+        ),
         # Unsigned on the wire; Spark has no such type, so the upper half is shown as negative.
         "trace_id": SourceColumn("bigint", pa.int64(), _trace_ids, lambda raw: raw.heads["trace"]),
         "attempts": SourceColumn(

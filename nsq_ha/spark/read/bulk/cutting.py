@@ -8,7 +8,6 @@ each entry fill it exactly. So each message begins where the one before it ends,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -139,24 +138,7 @@ class StoredMessages:
         return headers, bodies
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What an answer contains.
-
-    Attributes:
-        entries: Number of its entries.
-        offsets: Where each entry begins in the partition's log.
-        sizes: Bytes of each entry.
-        rows: The messages of the entries.
-    """
-
-    entries: int
-    offsets: Numbers
-    sizes: Numbers
-    rows: StoredMessages
-
-
-def cut(pulled: Pulled, asked: Range) -> Cut | None:
+def cut(pulled: Pulled, asked: Range) -> tuple[StoredMessages, int] | None:
     """Cut an answer.
 
     Args:
@@ -164,7 +146,7 @@ def cut(pulled: Pulled, asked: Range) -> Cut | None:
         asked: The range that was asked for.
 
     Returns:
-        The entries; None if there are none.
+        The messages, and the number of the entries that they fill; None if there are none.
 
     Raises:
         DamagedLogError: The messages of an entry do not fill it, belong to another partition, or an entry does not
@@ -183,7 +165,7 @@ def cut(pulled: Pulled, asked: Range) -> Cut | None:
     partitions = rows.partitions
     if len(others := partitions[partitions != asked.partition]):
         raise DamagedLogError(f"a message belongs to partition {int(others[0])}")
-    return Cut(len(entries), offsets, sizes, rows)
+    return rows, len(entries)
 
 
 def _rows(view: memoryview, pieces: Numbers, sizes: Numbers, offsets: Numbers, asked: Range) -> StoredMessages:

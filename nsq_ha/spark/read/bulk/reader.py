@@ -204,9 +204,10 @@ class BulkCopy:
                 count = 1
                 link.ask(self._request(number, count))
                 continue
-            number += got.entries
-            size = int(got.sizes.sum()) // got.entries
-            rows = self._following(got.rows, following)
+            messages, entries = got
+            number += entries
+            size = (messages.end - int(messages.offsets[0])) // entries
+            rows = self._following(messages, following)
             following = rows.end
             if following < end:
                 # The server works on the next answer, while this one becomes rows.

@@ -1,4 +1,4 @@
-"""The server's side of ``spark.pull.calls``: decode the requests, encode the answers.
+"""The server's side of ``spark.pull.calls``: decode the requests, encode the answers and the messages in them.
 
 Go's ``gob`` defines a type immediately before its first value, in the middle of other values, and numbers the types by
 their use. The answers here are the same bytes as those of a server whose process defined no other types before.
@@ -6,11 +6,24 @@ their use. The answers here are the same bytes as those of a server whose proces
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nsq_ha.spark.pull.calls import ANSWER, CALL, ENTRY, MAX_BYTES, METHOD, PREFACE, REPLY, REQUEST, Pull
+from nsq_ha.spark.pull.calls import (
+    ANSWER,
+    CALL,
+    ENTRY,
+    EXT_MARK,
+    HEAD_BYTES,
+    MAX_BYTES,
+    METHOD,
+    PREFACE,
+    REPLY,
+    REQUEST,
+    Pull,
+)
 from nsq_ha.spark.pull.gob import (
     BYTES,
     INTERFACE,
@@ -33,6 +46,9 @@ from nsq_ha.spark.pull.gob import (
 
 MAX_REQUEST: Final = 64 * 1024
 """Bytes of a gob message from a client; a request has some hundred."""
+
+_STORED_HEAD: Final = struct.Struct(">IqHQQ")
+_JSON_EXT: Final = 4
 
 _WIRE, _REPLY, _ANSWER, _ENTRY, _LOGS, _DATA = 64, 65, 66, 67, 68, 69
 _WIRE_TYPE: Final = Struct("wireResponse", (("ID", UINT), ("Response", INTERFACE), ("Error", TEXT)))
@@ -224,3 +240,24 @@ def within_limits(sizes: Sequence[int]) -> int:
 def _entry(entry: StoredEntry) -> bytes:
     values = (entry.first_id, 1, entry.last_id, entry.offset, len(entry.data), entry.number, entry.count)
     return encode_fields([(place, encode_int(value)) for place, value in enumerate(values) if value])
+
+
+def encode_stored(
+    timestamp_ns: int, internal_id: int, trace_id: int, body: bytes, ext: bytes | None = None, *, extended: bool = False
+) -> bytes:
+    """Encode a message that was not delivered yet.
+
+    Args:
+        timestamp_ns: Time of the publish.
+        internal_id: The server's number of it.
+        trace_id: The publisher's number of it.
+        body: The payload.
+        ext: The JSON header. None for none.
+        extended: Whether the topic is extended.
+    """
+    part = b""
+    if extended:
+        part = b"\0" if ext is None else bytes((_JSON_EXT,)) + len(ext).to_bytes(2, "big") + ext
+    size = HEAD_BYTES - 4 + len(part) + len(body)
+    head = _STORED_HEAD.pack(size, timestamp_ns, EXT_MARK if extended else 0, internal_id, trace_id)
+    return b"".join((head, part, body))
