@@ -4,8 +4,9 @@
 same aggregate over ``range`` with a pickled Python function that makes such bodies, and *sizes* also over files that
 Spark reads by itself. *headers*: the same with 60 headers of 100 B. *traces*: the analysis of a trace log. *sink*: a
 write, against an Arrow writer with the same plan that drops its rows. *trigger*: what a micro-batch with next to no
-rows costs, against the built-in source ``rate`` and against a source in Python that does nothing. *memory*: of the
-Python workers, with bodies of 1 MB. Rounds are interleaved in one session; the figures are medians of the ratios within
+rows costs, against the built-in source ``rate`` and against a source in Python that does nothing. *ack*: a backlog of
+the plain nsqd that ``UPSTREAM_NSQD_BIN`` names, without a limit and with a small spool. *memory*: of the Python
+workers, with bodies of 1 MB. Rounds are interleaved in one session; the figures are medians of the ratios within
 a round. See the page about Spark's speed for how long all takes.
 
 With ``--json`` the figures are kept, and ``--page`` writes the tables that the docs include. ``--try`` measures next to
@@ -36,6 +37,7 @@ from pyspark.sql.types import StructType
 from benchmarks.bare_source import BareSource
 from benchmarks.processes import Usage
 from benchmarks.record import Record, load
+from benchmarks.spark_ack import ack
 from benchmarks.spark_memory import SETTINGS, memory
 from benchmarks.spark_page import BARE, TABLES, write_page
 from benchmarks.spark_reads import headers, ordered, sizes, writers
@@ -184,6 +186,7 @@ PARTS: Final[dict[str, Made]] = {
     "headers": headers,
     "sink": sink,
     "trigger": trigger,
+    "ack": ack,
     "traces": traces,
 }
 TRY: Final = Effort(rounds=1, share=0.01)

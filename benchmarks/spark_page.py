@@ -23,6 +23,9 @@ WORKER_MARK: Final = 0.65
 ORDERED_MARK: Final = 20.0
 SINK_MARK: Final = 0.65
 TRIGGER_MARK: Final = 1.2
+ACK_MARKS: Final = {"200": 15.0, "16384": 200.0}
+"""Microseconds of CPU a row of ``delivery=ack``, by size of the bodies."""
+ACK_LIMITED_MARK: Final = 0.5
 HEADERS_MARK: Final = 60.0
 """Microseconds of CPU a row in the workers, of 60 headers of 100 B."""
 MEMORY_MARK: Final = 200
@@ -152,6 +155,22 @@ def trigger(figures: Figures) -> str:
     return table(["source", "trigger, ms", "mark", "/ `rate`", *(f"`{name}`, ms" for name in names)], rows)
 
 
+def ack(figures: Figures) -> str:
+    """Return rates, CPU and micro-batches of ``delivery=ack``."""
+    if not figures:
+        return "Not measured: UPSTREAM_NSQD_BIN names no nsqd."
+    rows = []
+    for size, of in figures.items():
+        whole = next(iter(of["rates"]))
+        for label, rates in of["rates"].items():
+            mark = f"{ACK_MARKS[size]:g} or less" if label == whole else f"{ACK_LIMITED_MARK:g} or more"
+            pace = _ratio(ratios(rates, of["rates"][whole]), at_least=None if label == whole else ACK_LIMITED_MARK)
+            batches = f"{statistics.median(of['batches'][label]):,.0f}"
+            rows.append([_size(size), label, _rate(of["rates"], label), pace, _cpu(of, label), mark, batches])
+    heads = ["body", "read", "rows/s", "/ no limit", "CPU", "mark", "rows of a micro-batch"]
+    return table(heads, rows) + f"\n\n{CPU}."
+
+
 def memory(figures: Figures) -> str:
     """Return peaks of the largest worker with bodies of 1 MB."""
     if not figures:
@@ -174,6 +193,7 @@ TABLES: Final[Mapping[str, Callable[[Figures], str]]] = {
     "headers": headers,
     "sink": sink,
     "trigger": trigger,
+    "ack": ack,
     "traces": traces,
     "memory": memory,
 }
@@ -185,6 +205,7 @@ TITLES: Final = {
     "headers": "Reading 60 headers of 100 B",
     "sink": "Writing",
     "trigger": "Micro-batches with next to no rows",
+    "ack": "Reading plain nsqds with `delivery=ack`",
     "traces": "Following messages through a trace log",
     "memory": "Memory",
 }

@@ -346,42 +346,45 @@ def test_bytes_are_limited_on_the_disk_and_in_a_batch(
 
 
 def test_micro_batches_of_a_backlog_are_as_large_as_the_limit_of_rows(
-    plan: Callable[..., AckPlanner], topic: str, publish: Publish, patient: None
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(topic, 0, numbered(5000))
-    batches = streamed(plan(maxOffsetsPerTrigger="700"), 5)
+    planner = plan(maxOffsetsPerTrigger="700")
+    position, batches = planner.initial(), list[list[bytes]]()
+    with monkeypatch.context() as slow:
+        # However slow the machine is, files become full.
+        slow.setattr(puller, "_GATHER", 30.0)
+        slow.setattr(ack_planner, "_LONGEST_WAIT", 60.0)
+        while len(batches) < 5:
+            end = planner.latest(position)
+            if end != position:
+                batches.append(read(planner, position, end))
+            position = end
     # Of the first file RDY allows no more, since the size of the messages is unknown.
     assert [len(batch) for batch in batches[1:]] == [700] * 4
     assert list(itertools.chain(*batches)) == numbered(sum(map(len, batches)))
 
 
-def test_micro_batches_of_a_backlog_fill_the_spool(
-    plan: Callable[..., AckPlanner], topic: str, publish: Publish, patient: None
+def test_the_spool_fills_while_a_micro_batch_runs(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish
 ) -> None:
-    """A full spool made micro-batches of single files: the puller waited for the one that ran."""
+    """A full one stayed full until Spark was done, and the next micro-batch was one file."""
     publish(topic, 0, [number + bytes(1000) for number in numbered(8000)])
-    batches = streamed(plan(maxSpoolBytes="1m", rdy="200"), 4)
-    assert min(sum(map(len, batch)) for batch in batches) >= 2**20
-    assert max(sum(map(len, batch)) for batch in batches) < 2 * 2**20
+    planner = plan(maxSpoolBytes="1m", rdy="200")
+    start = planner.initial()
+    ends = [start]
 
+    def is_planned() -> bool:
+        ends.append(planner.latest(start))
+        return ends[-1] != start
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the machine be slow, and files as large as they can be."""
-    monkeypatch.setattr(puller, "_GATHER", 3.0)
-    monkeypatch.setattr(ack_planner, "_LONGEST_WAIT", 60.0)
+    def waiting() -> int:
+        return sum(map(len, read(planner, ends[-1], planner.report())))
 
-
-def streamed(planner: AckPlanner, count: int) -> list[list[bytes]]:
-    """Read so many micro-batches, as a query without end."""
-    position, batches = planner.initial(), []
-    while len(batches) < count:
-        end = planner.latest(position)
-        if end != position:
-            batches.append(read(planner, position, end))
-            planner.commit(position)
-        position = end
-    return batches
+    until(is_planned)
+    until(lambda: waiting() >= 2**20)
+    following = planner.latest(ends[-1])
+    assert sum(map(len, read(planner, ends[-1], following))) >= 2**20
 
 
 def test_a_kill_before_the_finish_repeats_and_loses_nothing(
