@@ -11,6 +11,7 @@ What a page can say about its examples, in comments that readers do not see::
 Settings of a block:
 
     until="text"        stop it once it has printed this (it runs for ever)
+    ctrl-c="text"       press Ctrl-C once it has printed this
     background="text"   go on with the page once it has printed this; it runs on to the page's end
     instead             stop the block in the background before this one, as the reader does
     file="name.py"      save it under this name; pytest runs the files ``test_*.py``, together at the page's end
@@ -35,6 +36,7 @@ import itertools
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +60,7 @@ LIMIT: Final = 30.0
 """Seconds for one block."""
 PROCESS_LIMIT: Final = 120.0
 """The same for a program of its own."""
-SETTINGS: Final = frozenset({"until", "background", "file", "library", "skip", "run", "spark", "instead"})
+SETTINGS: Final = frozenset({"until", "ctrl-c", "background", "file", "library", "skip", "run", "spark", "instead"})
 
 _FENCE: Final = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[^`\s]*)[^`]*$")
 _COMMENT: Final = re.compile(r"<!-- *(?P<kind>example:|output|run\b)(?P<text>.*?)-->", re.DOTALL)
@@ -140,6 +142,8 @@ def _take(found: list[Example], example: Example, said: tuple[str, str] | None) 
     found.append(example)
 
 
+_QUIET: Final = ["-o", "asyncio_default_fixture_loop_scope=function"]
+"""Without it, pytest-asyncio warns in folders without a configuration."""
 _SETTING: Final = re.compile(r"\w+=.*")
 """A variable before a command."""
 
@@ -249,6 +253,9 @@ class PageRun:
             self._background.append(running)
             await self._printed(running, example.settings["background"])
         else:
+            if "ctrl-c" in example.settings:
+                await self._printed(running, example.settings["ctrl-c"])
+                os.kill(os.getpid(), signal.SIGINT)
             await self._finish(running)
 
     async def _execute(self, example: Example, names: dict[str, Any]) -> None:
@@ -295,7 +302,7 @@ class PageRun:
     def _run_tests(self) -> None:
         """Run them in one process: most of the time of a single one is the start of pytest."""
         names = [each.settings["file"] for each in self._tests]
-        self._program(self._tests[-1], "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *names)
+        self._program(self._tests[-1], "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *_QUIET, *names)
 
     def _program(self, example: Example, *arguments: str) -> str:
         ran = (

@@ -15,6 +15,7 @@ from _pytest.mark import ParameterSet
 import nsq_ha
 from docs._ext import reference
 from nsq_ha.cli.app import app
+from nsq_ha.cli.dev import make_examples
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.spark import functions
 from nsq_ha.spark.options import KNOWN
@@ -36,6 +37,9 @@ COMMANDS = [
 
 JOURNEY = {README, FIRST, PLAIN, *tutorials()}
 """Run by their own test, on one cluster."""
+
+EXAMPLES_CLUSTER = re.compile(r"nsq-ha dev (?P<plain>--plain )?--examples")
+"""The line by which a page says that it needs the topics and messages of the README's cluster."""
 
 LANGUAGES = {"python", "console", "text", "json", "toml", "ini", "yaml"}
 SHELL_WORDS = {"cd", "export", "source", "unset"}
@@ -75,6 +79,8 @@ OF_SPARK = {
     "session": ["local_session", "register"],
 }
 """What is public there; ``nsq_ha.spark`` itself has no names, since it imports no PySpark."""
+MEASURED = ["drain, 100 B", "MPUB of 100 x 100 B"]
+"""The rows of the README's table, by their names in that of the measurement."""
 MOST_SKIPPED = 3
 """Examples that may be left out; more than that and a page had better be written otherwise."""
 
@@ -99,9 +105,19 @@ def as_parameter(page: Path) -> ParameterSet:
 def test_the_examples_of_a_page_run(
     page: Path, spark_host: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with DevCluster(nsqlookupds=2, nsqds=3) as cluster:
+    wanted = EXAMPLES_CLUSTER.search(page.read_text("utf-8"))
+    plain = wanted is not None and wanted["plain"] is not None
+    with DevCluster(plain=plain, nsqlookupds=1 if plain else 2, nsqds=1 if plain else 3) as cluster:
+        if wanted:
+            make_examples(cluster, plain=plain)
         monkeypatch.setenv("NSQ_HA_LOOKUPD", ",".join(cluster.lookupd))
         asyncio.run(PageRun(cluster, tmp_path, spark_host).run(examples_of(page)))
+
+
+def test_a_page_for_the_cluster_of_the_readme_hides_no_code() -> None:
+    pages = {page for page in PAGES if EXAMPLES_CLUSTER.search(page.read_text("utf-8"))} | JOURNEY
+    assert len(pages) > 10
+    assert not [str(example) for example in EXAMPLES if example.page in pages and example.hidden]
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
@@ -277,6 +293,16 @@ def test_the_chinese_readme_shows_the_same_code_and_links_as_the_english_one() -
         found = re.findall(pattern, english, re.MULTILINE | re.DOTALL)
         assert found
         assert re.findall(pattern, chinese, re.MULTILINE | re.DOTALL) == found, pattern
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_rates_of_the_readme_are_those_that_were_measured(name: str) -> None:
+    head, *rows = re.findall(r"^\|(.*) \|$", (ROOT / name).read_text("utf-8"), re.MULTILINE)
+    measured = (ROOT / "docs" / "explanation" / "performance" / "absolute.md.inc").read_text("utf-8")
+    assert len(rows) == len(MEASURED)
+    for row, work in zip(rows, MEASURED, strict=True):
+        for client, rate in zip(head.split(" | ")[1:], row.split(" | ")[1:], strict=True):
+            assert re.search(rf"^\| {work}.* \| {client}[ .\d]*(uvloop)? \| {rate} \|", measured, re.MULTILINE), rate
 
 
 def test_an_index_shows_the_readme_without_what_leads_nowhere_there() -> None:

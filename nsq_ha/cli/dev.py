@@ -43,6 +43,22 @@ class Wanted:
 _KINDS: Final = ("ordered", "extended")
 
 
+EXAMPLES: Final = (
+    (Wanted("orders", 4), (), ()),
+    (Wanted("events", 4), (), ()),
+    (Wanted("notes", 2, extended=True), (), ()),
+    (
+        Wanted("letters", 1),
+        ("archive", "count", "post", "print", "scan", "send", "stamp"),
+        (b"1", b"2", b"3", b"4", b"5"),
+    ),
+    (Wanted("bills", 1), ("billing", "ledger"), (b'{"number": 7, "amount": 9.5}', b'{"number": "8", "amount": 1.0}')),
+    (Wanted("transfers", 1), ("ledger",), (b"broken",)),
+    (Wanted("failed", 1, extended=True), (), ()),
+)
+"""What the programs of the documentation need: topics, their channels, and messages that wait in each of these."""
+
+
 class WantedTopic(click.ParamType[Wanted]):
     """``NAME``, ``NAME:PARTITIONS``, and behind it ``:ordered``, ``:extended`` or both."""
 
@@ -77,6 +93,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--nsqds", type=click.IntRange(1, 32), help="Number of nsqds. Default: 3, or 1 with --plain.")
 @click.option("--nsqlookupds", type=click.IntRange(1, 8), help="Number of nsqlookupds. Default: 2, or 1 with --plain.")
 @click.option("--topic", "topics", type=WantedTopic(), multiple=True, help="Create it at the start. May be repeated.")
+@click.option("--examples", is_flag=True, help="Create the topics and messages that the documentation's programs use.")
 @click.option(
     "--time-scale",
     type=Number(0.01, 10),
@@ -126,6 +143,7 @@ def dev(
     nsqds: int | None,
     nsqlookupds: int | None,
     topics: tuple[Wanted, ...],
+    examples: bool,
     port: int | None,
     nsqd_port: int | None,
     tls_cert: str | None,
@@ -141,6 +159,8 @@ def dev(
         from nsq_ha.devcluster import ChangeRefusedError, DevCluster
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dev needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
+    if examples and (auth_file, tls_client_auth_policy) != (None, None):
+        raise click.UsageError("--examples needs a cluster without --auth-file and --tls-client-auth-policy")
     lookupd_ports, nsqd_ports = ports_of(port, nsqd_port, plain=plain)
     cluster = DevCluster(
         plain=plain,
@@ -161,8 +181,29 @@ def dev(
                 cluster.create_topic(wanted.name, wanted.partitions, sync_every=0, **kind)
             except (ChangeRefusedError, ValueError) as error:
                 raise click.ClickException(f"topic {wanted.name}: {error}") from error
+        if examples:
+            topics += make_examples(cluster, plain=plain)
         facts = {"plain": plain, "asks": auth_file is not None, "is_moved": not lookupd_ports}
         run(_until_stopped(lambda: _tell(cluster, topics, as_json=as_json, **facts)), stopped=0)
+
+
+def make_examples(cluster: DevCluster, *, plain: bool) -> tuple[Wanted, ...]:
+    """Create what the programs of the documentation need, and return its topics.
+
+    Raises:
+        NsqError: Another topic has one of the names, or an nsqd refused a message.
+    """
+    from nsq_ha.sync import AdminClient, Producer
+
+    with AdminClient(cluster.lookupd) as admin, Producer(lookupd=cluster.lookupd) as producer:
+        for wanted, channels, bodies in EXAMPLES:
+            partitions, extended = (1, False) if plain else (wanted.partitions, wanted.extended)
+            cluster.create_topic(wanted.name, partitions, extended=extended, sync_every=0)
+            for channel in channels:
+                admin.create_channel(wanted.name, channel)
+            for body in bodies:
+                producer.publish(wanted.name, body)
+    return tuple(wanted for wanted, *_ in EXAMPLES)
 
 
 def ports_of(lookupd: int | None, nsqd: int | None, *, plain: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
