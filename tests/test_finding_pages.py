@@ -18,6 +18,28 @@ JOBS = {
     "TLS and AUTH": "how-to/secure",
 }
 
+WORDS = {
+    "docker": "install",
+    "rewind": "how-to/consume",
+    "seek": "how-to/consume",
+    "nack": "how-to/consume",
+    "poison": "how-to/dead-letters",
+    "backpressure": "how-to/consume",
+    "dedupe": "how-to/consume",
+    "pydantic": "how-to/headers",
+    "mypy": "reference/options",
+    "middleware": "how-to/consume",
+    "KeyboardInterrupt": "how-to/consume",
+    "consumer group": "how-to/consume",
+}
+"""Words that people search for: the search puts a page with the word in its index first."""
+
+
+@pytest.mark.parametrize(("word", "page"), WORDS.items())
+def test_the_search_finds_the_words_of_other_clients(word: str, page: str) -> None:
+    entries = re.findall(r"! ([^,\n]+)", (DOCS / f"{page}.md").read_text("utf-8").partition("```\n")[0])
+    assert word in entries
+
 
 def linked_from(page: str) -> set[str]:
     """Return the pages to which the text of a page leads."""
