@@ -159,8 +159,8 @@ def dev(
         from nsq_ha.devcluster import ChangeRefusedError, DevCluster
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dev needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
-    if examples and (auth_file, tls_client_auth_policy) != (None, None):
-        raise click.UsageError("--examples needs a cluster without --auth-file and --tls-client-auth-policy")
+    if examples and (topics or auth_file or tls_client_auth_policy):
+        raise click.UsageError("--examples cannot be combined with --topic, --auth-file or --tls-client-auth-policy")
     lookupd_ports, nsqd_ports = ports_of(port, nsqd_port, plain=plain)
     cluster = DevCluster(
         plain=plain,
@@ -182,7 +182,7 @@ def dev(
             except (ChangeRefusedError, ValueError) as error:
                 raise click.ClickException(f"topic {wanted.name}: {error}") from error
         if examples:
-            topics += make_examples(cluster, plain=plain)
+            topics = make_examples(cluster, plain=plain)
         facts = {"plain": plain, "asks": auth_file is not None, "is_moved": not lookupd_ports}
         run(_until_stopped(lambda: _tell(cluster, topics, as_json=as_json, **facts)), stopped=0)
 
@@ -191,7 +191,7 @@ def make_examples(cluster: DevCluster, *, plain: bool) -> tuple[Wanted, ...]:
     """Create what the programs of the documentation need, and return its topics.
 
     Raises:
-        NsqError: Another topic has one of the names, or an nsqd refused a message.
+        NsqError: A channel could not be created, or a message not published.
     """
     from nsq_ha.sync import AdminClient, Producer
 

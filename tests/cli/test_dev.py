@@ -165,6 +165,13 @@ def test_a_plain_cluster_with_tls() -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("option", [("--topic", "orders"), ("--auth-file", __file__)])
+def test_the_examples_choose_the_topics_and_need_no_secret(invoke: Invoke, option: tuple[str, str]) -> None:
+    refused = invoke("dev", "--examples", *option)
+    assert refused.exit_code == 2
+    assert "--examples cannot be combined with" in refused.stderr
+
+
 def test_options_of_tls_need_a_certificate(invoke: Invoke, tmp_path: Path) -> None:
     refused = invoke("dev", "--plain", "--tls-key", KEY_FILE)
     assert (refused.exit_code, "need --tls-cert" in refused.stderr) == (2, True)
