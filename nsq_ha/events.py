@@ -183,7 +183,7 @@ class GaveUp(_OfMessage, frozen=True, kw_only=True):
         trace_id: The publisher's trace id; 0 if there is none.
         attempts: Number of its deliveries.
         policy: ``drop``, ``republish``, ``dead_letter``, or ``function``.
-        error: Why it could not be given up; it will be redelivered. None if it was given up.
+        error: Why giving up failed; the message will be redelivered. None if giving up succeeded.
     """
 
     policy: Literal["drop", "republish", "dead_letter", "function"]

@@ -194,7 +194,7 @@ class ConsumerStats(_Delivered):
         returned: Number of messages that were unanswered when their connection ended.
         skipped: Number of messages that ``skip_header`` or ``ext_filter`` finished here, not part of ``delivered``.
         finished_unhandled: Number of copies that were finished without a handler, see :class:`ConsumerPartition`.
-        given_up: Number of messages that were given up (``max_attempts``).
+        given_up: Number of messages that the consumer gave up on (``max_attempts``).
         reconnects: Number of subscriptions after the first one of each partition.
         handled: Number of calls of the handler of ``run()`` that ended. Up to 63 quick ones are
             added later, at the latest when ``run()`` ends.
@@ -237,7 +237,7 @@ class WorkerStats(_Delivered):
         returned: Number of messages that were unanswered when their connection ended.
         skipped: Number of messages that ``skip_header`` or ``ext_filter`` finished here, not part of ``delivered``.
         finished_unhandled: Number of copies that were finished without a handler, see :class:`ConsumerPartition`.
-        given_up: Number of messages that were given up (``max_attempts``).
+        given_up: Number of messages that the consumer gave up on (``max_attempts``).
         reconnects: Number of subscriptions after the first one of each partition.
     """
 

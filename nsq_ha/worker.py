@@ -199,7 +199,7 @@ class Worker(OfOneProcess):
         return WorkerStats(consumers=found, **{name: sum(getattr(each, name) for each in found) for name in _SUMMED})
 
     def health(self, *, patience: float = FIRST_WARNING) -> Health:
-        """Return whether the worker works, and why not. It asks no server and may be called from any thread.
+        """Return whether the worker works, and why not. It makes no request, and any thread may call it.
 
         The worker is unhealthy if it does not run, is closing or has failed, and if one of its consumers is unhealthy,
         see :meth:`nsq_ha.Consumer.health`. A consumer that its own handler has closed is no trouble, but named.

@@ -43,7 +43,7 @@ class DeadLetter:
         headers: Its headers; empty if it had none.
         tag: Its dispatch tag. None if it had none.
         ext: Its raw extension header, if that was not JSON that can be published again. None otherwise.
-        provenance: Where it comes from, and why it was given up.
+        provenance: Where it comes from, and why the consumer gave up on it.
         format: How it was published: ``headers`` or ``envelope``.
     """
 
@@ -69,7 +69,7 @@ class DeadLetter:
 
     @property
     def previous(self) -> DeadLetter | None:
-        """The dead letter that was given up, if it was one itself, as a consumer of a dead-letter topic does it."""
+        """The earlier dead letter, if a consumer of a dead-letter topic gave up on one."""
         try:
             return _read(self.body, self.headers, self.tag, "the message that was given up")
         except DeadLetterError:

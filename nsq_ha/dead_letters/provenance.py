@@ -1,4 +1,4 @@
-"""Where a dead letter comes from and why it was given up, as a value and as texts.
+"""Where a dead letter comes from and why the consumer gave up on it, as a value and as texts.
 
 Both forms of a dead letter have the same fields, and each one is text, as headers of all NSQ clients are.
 """
@@ -19,7 +19,7 @@ from nsq_ha.errors import DeadLetterError
 from nsq_ha.message import Message
 
 Reason = Literal["failed", "requeued", "redelivered"]
-"""Why a message was given up.
+"""Why a consumer gave up on a message.
 
 ``failed``: the handler raised. ``requeued``: the application requeued it, or left its block by an exception.
 ``redelivered``: it was delivered more often than a message is handled, and the consumer that gave it up saw none of the
@@ -33,7 +33,7 @@ _MAX_TYPE: Final = 200
 
 
 class Failure(NamedTuple):
-    """Why a message is given up.
+    """Why a consumer gives up on a message.
 
     Attributes:
         reason: The reason.
@@ -74,7 +74,7 @@ def _bounded(text: str, most: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where a dead letter comes from, and why it was given up.
+    """Where a dead letter comes from, and why the consumer gave up on it.
 
     Attributes:
         topic: The topic that it was read from.
@@ -108,11 +108,11 @@ class Provenance:
 
     @classmethod
     def of(cls, message: Message, why: Failure, now: float) -> Provenance:
-        """Describe a message that is given up.
+        """Describe a message that the consumer gives up on.
 
         Args:
             message: The message.
-            why: Why it is given up.
+            why: Why the consumer gives up.
             now: The time, in seconds since the epoch.
         """
         return cls(

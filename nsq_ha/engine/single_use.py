@@ -104,7 +104,7 @@ class SingleUseClient(OfOneProcess, ABC):
             raise ConfigError(f"a {name} belongs to the event loop that entered it; this is another one")
 
     def health(self, *, patience: float = FIRST_WARNING) -> Health:
-        """Return whether the client works, and why not. It asks no server and may be called from any thread.
+        """Return whether the client works, and why not. It makes no request, and any thread may call it.
 
         The client is unhealthy if it is not open, if nsqd refused something that retries cannot fix, if no nsqlookupd
         answers, and if a partition cannot be published to or read. A pause or back-off is not unhealthy, but named.

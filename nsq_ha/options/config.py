@@ -289,14 +289,14 @@ class ConsumerConfig(ClientConfig):
     """How long `async with` waits for all partitions; then it logs a warning, which names those that may not have the
     channel yet, and continues in the background."""
     max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | None = None
-    """Number of deliveries after which a failure gives the message up, as ``on_give_up`` says; at most 4000, since the
-    server counts no further. A message is given up unhandled only after 10 more deliveries. None never gives up, so
-    that no message is dropped unless you ask for it."""
+    """Number of deliveries after which the consumer gives up on a message that fails, as ``on_give_up`` says; at most
+    4000, since the server counts no further. Only after 10 more deliveries does it give up without calling the handler.
+    None never gives up, so that no message is dropped unless you ask for it."""
     on_give_up: GiveUp | None = None
-    """What to do with a message that is given up, before it is finished: ``drop`` does nothing, ``republish`` publishes
-    it to the end of its topic, ``dead_letter`` to ``dead_letter_topic``; a function is called with it, a plain one in a
-    thread. None means ``drop`` if ``max_attempts`` is given. All others need ``max_attempts``; ``republish`` and
-    ``dead_letter`` need an open ``producer=``."""
+    """What to do with a message that the consumer gives up on, before finishing it: ``drop`` does nothing,
+    ``republish`` publishes it to the end of its topic, ``dead_letter`` to ``dead_letter_topic``; a function gets it, a
+    plain one in a thread. None means ``drop`` if ``max_attempts`` is given. All others need ``max_attempts``;
+    ``republish`` and ``dead_letter`` need an open ``producer=``."""
     dead_letter_topic: Annotated[str, check_topic] | None = None
     """Topic for ``on_give_up="dead_letter"``; it must exist and must not be the consumer's own."""
 

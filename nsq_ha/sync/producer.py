@@ -35,8 +35,8 @@ Publish one message without waiting; return the future of its receipt.
 Takes the arguments of :meth:`publish`. Messages of one thread are queued in the order of the calls. Wrong arguments,
 too, are reported by the future.
 
-If publishes of ``max_pending_bytes`` are under way, the call waits for room, at most ``timeout``. A publish counts as
-its body and 1 KiB. A call by a callback of such a future does not wait.
+When ``max_pending_bytes`` are in flight, the call blocks until there is room, at most for ``timeout``. A publish
+counts as its body and 1 KiB. A call by a callback of such a future does not wait.
 
 Returns:
     A future with the Receipt or the error. Cancelling it cancels the publish, see :meth:`publish`.
