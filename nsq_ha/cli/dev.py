@@ -35,7 +35,7 @@ class Wanted:
     """A topic to create at the start."""
 
     name: str
-    partitions: int
+    partitions: int = 1
     ordered: bool = False
     extended: bool = False
 
@@ -43,18 +43,19 @@ class Wanted:
 _KINDS: Final = ("ordered", "extended")
 
 
+_OF_LETTERS: Final = ("archive", "clerk", "count", "office", "post", "print", "read", "scan", "send", "stamp")
 EXAMPLES: Final = (
     (Wanted("orders", 4), (), ()),
     (Wanted("events", 4), (), ()),
     (Wanted("notes", 2, extended=True), (), ()),
+    (Wanted("letters"), _OF_LETTERS, (b"1", b"2", b"3", b"4", b"5")),
     (
-        Wanted("letters", 1),
-        ("archive", "count", "post", "print", "scan", "send", "stamp"),
-        (b"1", b"2", b"3", b"4", b"5"),
+        Wanted("bills"),
+        ("billing", "desk", "ledger", "office"),
+        (b'{"number": 7, "amount": 9.5}', b'{"number": "8", "amount": 1.0}'),
     ),
-    (Wanted("bills", 1), ("billing", "ledger"), (b'{"number": 7, "amount": 9.5}', b'{"number": "8", "amount": 1.0}')),
-    (Wanted("transfers", 1), ("ledger",), (b"broken",)),
-    (Wanted("failed", 1, extended=True), (), ()),
+    (Wanted("transfers"), ("ledger",), (b"broken",)),
+    (Wanted("failed", extended=True), (), ()),
 )
 """What the programs of the documentation need: topics, their channels, and messages that wait in each of these."""
 
