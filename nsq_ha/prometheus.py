@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import ClassVar, Final, Self
@@ -34,19 +34,18 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 def text() -> str:
     """Return the metrics of all open producers and consumers of the process. Any thread may call it."""
-    return "".join(f"{line}\n" for line in _lines())
+    return page((each.prometheus_name, each.kind, each.text, samples) for each, samples in metrics.read())
 
 
-def _lines() -> Iterator[str]:
-    for metric, samples in metrics.read():
-        if not samples:
-            continue
-        name = metric.prometheus_name
-        yield f"# HELP {name} {metric.text}"
-        yield f"# TYPE {name} {metric.kind}"
+def page(found: Iterable[tuple[str, str, str, Sequence[metrics.Sample]]]) -> str:
+    """Return some metrics in the text format: the name of each, its kind, its text and its values."""
+    lines: list[str] = []
+    for name, kind, text, samples in found:
+        lines += (f"# HELP {name} {text}", f"# TYPE {name} {kind}") if samples else ()
         for labels, value in samples:
             shown = ",".join(f'{label}="{value.translate(_ESCAPES)}"' for label, value in labels.items())
-            yield f"{name}{{{shown}}} {value}"
+            lines.append(f"{name}{{{shown}}} {value}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def serve(port: int = 9464, host: str = "127.0.0.1") -> MetricsServer:

@@ -8,13 +8,15 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from nsq_ha.admin import Reading
+from nsq_ha.dashboard.metrics import metrics
 from nsq_ha.process.metrics import METRICS
 
 MONITORING: Final = Path(__file__).parents[1] / "monitoring"
 NAME: Final = re.compile(r"\bnsq_ha_[a-z_]+")
 GROUPED: Final = re.compile(r"\bby \(([^)]*)\)")
 CHOSEN: Final = re.compile(r'([a-z_]+)=~?"')
-LABELS: Final = {"client", "topic", "channel", "partition", "leader", "job", "instance"}
+LABELS: Final = {"client", "topic", "channel", "partition", "leader", "job", "instance", "level", "trouble", "subject"}
 
 
 def dashboard() -> Any:  # noqa: ANN401 - JSON
@@ -40,7 +42,8 @@ def test_it_names_metrics_and_labels_that_exist(place: str) -> None:
     named = NAME.findall(expression)
     assert named
     # A test of the exporter shows that it prints each of these.
-    assert {metric.prometheus_name for metric in METRICS} >= set(named)
+    of_clusters = {name for name, *_ in metrics(Reading(0.0))}
+    assert {metric.prometheus_name for metric in METRICS} | of_clusters >= set(named)
     labels = {label.strip() for found in GROUPED.findall(expression) for label in found.split(",")}
     assert labels | set(CHOSEN.findall(expression)) <= LABELS
     for opening, closing in ("()", "[]", "{}"):

@@ -1,6 +1,6 @@
 """Administer a cluster: topics, partitions, channels, nodes, and their statistics."""
 
-from nsq_ha.admin.causes import Incident, incidents
+from nsq_ha.admin.causes import incidents
 from nsq_ha.admin.client import AdminClient
 from nsq_ha.admin.cluster import ClusterState, LookupdState, NodeLoad
 from nsq_ha.admin.description import (
@@ -14,6 +14,7 @@ from nsq_ha.admin.description import (
     TopicDescription,
     TopicStats,
 )
+from nsq_ha.admin.incident import Incident
 from nsq_ha.admin.nsqd_http import StoredMessage
 from nsq_ha.admin.reading import Reading
 from nsq_ha.options.keywords import AdminOptions

@@ -9,32 +9,18 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeVar, cast
+from dataclasses import replace
+from typing import Final, TypeVar, cast
 
+from nsq_ha.admin.consuming import of_consumers
 from nsq_ha.admin.description import NodeStats
+from nsq_ha.admin.incident import OF_CHANNELS, Incident, Trouble
 from nsq_ha.admin.memory import Sighting, TopicPartition
 from nsq_ha.admin.reading import Reading
 from nsq_ha.admin.words import counted, some, span
 from nsq_ha.engine.http import UNRESOLVED
 
 T = TypeVar("T")
-
-Trouble = Literal[
-    "unanswered",  # no nsqlookupd answers
-    "gone",  # an nsqd that is known is not listed, and does not answer
-    "silent",  # an nsqd that is listed does not answer
-    "cut",  # an nsqd answers, but no nsqlookupd lists it
-    "ill",  # an nsqd says that it is not healthy
-    "slow",  # an nsqd answers much later than the others
-    "behind",  # an nsqd that answers lacks messages of partitions
-    "lookupd",  # an nsqlookupd does not answer
-    "leading",  # no nsqlookupd leads
-    "disagree",  # nsqlookupds list different nsqds
-    "leaderless",  # partitions have no leader, and no nsqd is missing
-    "unstable",  # the cluster is unstable, for no reason that is known
-]
-"""What can be wrong for a while."""
 
 MISSING: Final[tuple[Trouble, ...]] = ("gone", "silent", "cut")
 """Ways in which an nsqd is missing; one may turn into another."""
@@ -47,40 +33,10 @@ _TIMES_SLOWER: Final = 10
 
 _CHECK_NAME: Final = "check the name for typing errors (--lookupd, NSQ_HA_LOOKUPD), and this machine's DNS"
 
+_CHECK_PORT: Final = "start the nsqlookupds, or check the addresses (--lookupd, NSQ_HA_LOOKUPD), those of their HTTP"
+
 _NO_ROOM: Final = ("no space", "disk full", "file too large", "quota")
 """Parts of what an nsqd says that cannot write."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incident:
-    """Something that is wrong, with what follows from it.
-
-    Attributes:
-        trouble: What kind it is.
-        subject: The address of the nsqd, the URL of the nsqlookupd, or ``cluster``.
-        cause: What is wrong, as the beginning of a sentence.
-        since: When it began, in Unix seconds. None if that is unknown.
-        effects: What follows from it.
-        remedy: What to do.
-        detail: What a server, or the network, said; empty if nothing did.
-        is_bad: It stops something; otherwise something may fail next.
-        unled: The partitions that have no leader because of it.
-    """
-
-    trouble: Trouble
-    subject: str
-    cause: str
-    since: float | None = None
-    effects: tuple[str, ...] = ()
-    remedy: str = ""
-    detail: str = ""
-    is_bad: bool = True
-    unled: frozenset[TopicPartition] = field(default_factory=frozenset)
-
-    def sentence(self, now: float) -> str:
-        """Return all of it in one sentence; ``now`` in Unix seconds."""
-        lasts = "" if self.since is None else f" for {span(now - self.since)}"
-        return "; ".join((self.cause + lasts, *self.effects))
 
 
 def _once(find: Callable[[Reading], T]) -> Callable[[Reading], T]:
@@ -113,7 +69,13 @@ def incidents(reading: Reading) -> tuple[Incident, ...]:
     found = [_unanswered(reading)] if reading.unanswered else []
     found += [*missing, *_present(reading), *_lookupds(reading)]
     found += _rest(reading, explained, is_explained=bool(found))
-    return tuple(sorted(found, key=lambda each: (not each.is_bad, not each.unled, -len(each.unled), each.since or 0.0)))
+    return tuple(sorted([*found, *of_consumers(reading)], key=_rank))
+
+
+def _rank(each: Incident) -> tuple[float, ...]:
+    """Return what sorts the worst first: servers before the consumers that follow from them, which have an order."""
+    is_channel = each.trouble in OF_CHANNELS
+    return not each.is_bad, is_channel, not each.unled, -len(each.unled), 0.0 if is_channel else each.since or 0.0
 
 
 @_once
@@ -168,7 +130,7 @@ def _unanswered(reading: Reading) -> Incident:
         since=None if known is None else known.since,
         effects=effects if reading.unanswered else (),
         detail=reading.unanswered or reading.errors["nsqds"],
-        remedy=for_lookupd(reading.unanswered, "check the addresses of the nsqlookupds, and whether they run"),
+        remedy=_for_lookupd(reading.unanswered, _CHECK_PORT),
     )
 
 
@@ -238,7 +200,7 @@ def _seen(cause: str, known: Sighting | None, at: float, done: str = "seen") -> 
     return f"{cause}, last {done} {span(at - known.seen)} ago"
 
 
-def for_lookupd(reason: str, remedy: str) -> str:
+def _for_lookupd(reason: str, remedy: str) -> str:
     """Return what to do about an nsqlookupd: with its name if that is the reason."""
     return _CHECK_NAME if UNRESOLVED in reason else remedy
 
@@ -344,7 +306,7 @@ def _lookupds(reading: Reading) -> Iterator[Incident]:
             cause=_seen(f"nsqlookupd {url} {'does not answer' if error else 'gone'}", known.get(url), reading.at),
             since=known[url].since if url in known else None,
             effects=(f"{counted(left, 'nsqlookupd')} left to look topics up at",),
-            remedy=for_lookupd(
+            remedy=_for_lookupd(
                 error,
                 "start it, or open its HTTP port; if it was removed for good, take it out of lookupd, and run"
                 f" nsq-ha node forget {url}",

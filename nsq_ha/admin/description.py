@@ -131,6 +131,11 @@ class ChannelStats:
     skipped_at: int = 0
 
     @property
+    def held(self) -> int:
+        """Number of messages that wait, are in flight or deferred; on some servers those in flight wait, too."""
+        return self.depth + self.in_flight + self.deferred
+
+    @property
     def state(self) -> str:
         """``skipped``, ``paused``, or how much of a sum is, such as ``paused on 1 of 3``; empty if nothing is."""
         if self.skipped:

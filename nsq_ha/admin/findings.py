@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
-from nsq_ha.admin.causes import MISSING, Incident, Trouble, incidents
+from nsq_ha.admin.causes import MISSING, incidents
+from nsq_ha.admin.incident import OF_CHANNELS, Incident, Trouble
 from nsq_ha.admin.words import counted, some
 from nsq_ha.options.checks import is_ip
 
@@ -23,6 +24,9 @@ Status = Literal["ok", "warning", "failed", "skipped"]
 
 CLOCK_TOLERANCE: Final = 2.0
 """Seconds by which clocks may differ. Servers tell whole seconds."""
+
+TOLD: Final = "see the incidents above"
+"""What a check says of what is told as an incident."""
 
 # ---------------------------------------------------------------- the checks
 
@@ -78,19 +82,16 @@ def findings_of(facts: Facts) -> Iterator[Finding]:
     for check, examine, without in _CHECKS:
         if is_plain and without:
             yield Finding(check, "skipped", without)
-        elif not is_plain or check != "nsqlookupds agree":
+        elif not is_plain or check != "agreement of nsqlookupds":
             yield Finding(check, *examine(facts))
         else:
-            yield Finding("nsqds register everywhere", *_registered(facts))
+            yield Finding("registration of nsqds", *_registered(facts))
 
 
 def _caused(facts: Facts, *troubles: Trouble) -> _Outcome | None:
-    """Return what incidents of these kinds mean for a check. None if there are none."""
-    found = [each for each in facts.incidents if each.trouble in troubles]
-    if not found:
-        return None
-    text = some(f"{each.cause} ({each.detail})" if each.detail else each.cause for each in found)
-    return "failed" if any(each.is_bad for each in found) else "warning", text, found[0].remedy
+    """Return what incidents of these kinds, which are told before, mean for a check. None if there are none."""
+    found = [each.is_bad for each in facts.incidents if each.trouble in troubles]
+    return ("failed" if any(found) else "warning", TOLD) if found else None
 
 
 _READ: Final[Mapping[str, str]] = {"cluster": "their state", "topics": "their topics", "nodes": "their nsqds"}
@@ -122,12 +123,8 @@ def _one_leads(facts: Facts) -> _Outcome:
     leader = next((each.url for each in facts.reading.lookupds if each.leads), "")
     if facts.reading.stable is None:
         return "warning", f"{leader} leads, but does not say", "ask again in a minute"
-    if not facts.reading.stable:
-        remedy = (
-            "start the nsqds that are missing, and wait: after each node that joins or leaves it takes some minutes,"
-            " during which topics cannot be expanded and leaders not moved"
-        )
-        return "warning", "a node joins or leaves, or replicas are missing", remedy
+    if not facts.reading.stable:  # the incident says it, or what it follows from
+        return "warning", TOLD
     return "ok", f"{leader} leads, and all partitions have their replicas"
 
 
@@ -179,11 +176,7 @@ def _addresses(facts: Facts) -> _Outcome:
 
 
 _OF_PARTITIONS: Final[Mapping[str, tuple[Status, str, str]]] = {
-    "unled": (
-        "failed",
-        "no leader: {}",
-        "start the nsqds that hold it; a new leader is elected within about 20 s",
-    ),
+    "unled": ("failed", "no leader: {}", "start the nsqds that hold it; a new leader is elected within about 20 s"),
     "wrong": (
         "failed",
         "the nsqd does not know that it leads: {}",
@@ -207,6 +200,8 @@ _OF_PARTITIONS: Final[Mapping[str, tuple[Status, str, str]]] = {
 
 
 def _leaders(facts: Facts) -> _Outcome:
+    if any(each.unled for each in facts.incidents):
+        return "failed", TOLD
     found = [_trouble(topic, entry) for topic in facts.reading.details.values() for entry in topic.partitions]
     for trouble, (status, text, remedy) in _OF_PARTITIONS.items():
         names = [name for kind, name in found if kind == trouble]
@@ -250,16 +245,7 @@ def _flags(facts: Facts) -> _Outcome:
 
 
 def _channels(facts: Facts) -> _Outcome:
-    channels = facts.reading.channels.items()
-    orphaned = [f"{t}/{name} ({each.depth:,} wait)" for (t, name), each in channels if each.depth and not each.clients]
-    held = [f"{topic}/{name} ({each.state})" for (topic, name), each in channels if each.state]
-    if orphaned:
-        remedy = "start its consumers; if they are gone for good: nsq-ha channel delete TOPIC CHANNEL"
-        return "warning", f"nobody consumes {some(orphaned)}", remedy
-    if held:
-        remedy = "if that is over: nsq-ha channel resume TOPIC CHANNEL"
-        return "warning", f"an operator stopped {some(held)}", remedy
-    return "ok", counted(len(channels), "channel")
+    return _caused(facts, *OF_CHANNELS) or ("ok", counted(len(facts.reading.channels), "channel"))
 
 
 def _clocks(facts: Facts) -> _Outcome:
@@ -289,14 +275,14 @@ def is_loopback(host: str) -> bool:
 
 
 _CHECKS: Final[Sequence[tuple[str, Callable[[Facts], _Outcome], str]]] = (
-    ("nsqlookupds answer", _lookupds_answer, ""),
-    ("the cluster is stable", _one_leads, "a plain cluster has no leader"),
-    ("nsqlookupds agree", _lookupds_agree, ""),
-    ("nsqds answer", _nsqds_answer, ""),
-    ("nsqds can be reached", _addresses, ""),
-    ("leaders are writable", _leaders, "a plain cluster has no partitions"),
-    ("nsqds know the settings", _flags, "plain topics have no settings"),
-    ("channels are consumed", _channels, ""),
-    ("clocks agree", _clocks, ""),
+    ("nsqlookupds", _lookupds_answer, ""),
+    ("stability", _one_leads, "a plain cluster has no leader"),
+    ("agreement of nsqlookupds", _lookupds_agree, ""),
+    ("nsqds", _nsqds_answer, ""),
+    ("connections to nsqds", _addresses, ""),
+    ("leaders", _leaders, "a plain cluster has no partitions"),
+    ("settings of topics", _flags, "plain topics have no settings"),
+    ("channels", _channels, ""),
+    ("clocks", _clocks, ""),
 )
 """The checks, and why a plain cluster does not need one; empty if it does."""

@@ -5,6 +5,7 @@ Pure and frozen. ``reading`` makes the next memory of each look; the command lin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -19,6 +20,9 @@ MAX_LED: Final = 5000
 
 UNBROKEN: Final = 10.0
 """Seconds between two looks up to which the time of what happened between them is known well enough."""
+
+SMOOTHED: Final = 60.0
+"""Seconds over which the rates of a :class:`Flow` are smoothed."""
 
 TopicPartition = tuple[str, int]
 """A topic and a partition."""
@@ -53,6 +57,51 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
+class Flow:
+    """How the messages of a channel move in one part of its topic.
+
+    Attributes:
+        at: When it was looked at, in Unix seconds.
+        done: Messages that it had got rid of.
+        failed: Requeues and timeouts.
+        depth: Messages that waited.
+        began: When it was first looked at.
+        since: When ``done`` last changed; when it was first looked at, if it never did.
+        returned: How often messages failed since then.
+        finishes: Messages that it gets rid of a second.
+        failures: Requeues and timeouts a second.
+        growth: By how many messages ``depth`` grows a second; negative if it shrinks.
+    """
+
+    at: float
+    done: int
+    failed: int
+    depth: int
+    began: float
+    since: float
+    returned: int = 0
+    finishes: float = 0.0
+    failures: float = 0.0
+    growth: float = 0.0
+
+    def after(self, at: float, done: int, failed: int, depth: int) -> Flow:
+        """Return it after another look; the rates are those of the last minute, or of all looks if they were fewer."""
+        seconds = at - self.at
+        if seconds <= 0:  # the clock was set
+            return Flow(at, done, failed, depth, at, at)
+        kept = math.exp(-seconds / SMOOTHED) if self.at > self.began else 0.0
+        finished, returned = (
+            max(0, done - self.done),
+            max(0, failed - self.failed),
+        )  # a new leader counts from its start
+        rates = ((self.finishes, finished), (self.failures, returned), (self.growth, depth - self.depth))
+        smooth = [old * kept + grown / seconds * (1 - kept) for old, grown in rates]
+        is_same = done == self.done
+        moved = (self.since, self.returned + returned) if is_same else (at, 0)
+        return Flow(at, done, failed, depth, self.began, *moved, *smooth)
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """The servers that belong to a cluster, and the partitions that nobody leads.
 
@@ -60,6 +109,7 @@ class Memory:
         nsqds: By the address of their TCP.
         lookupds: By URL.
         unled: The partitions without a leader, by topic and number, such as ``orders-0``.
+        flows: Of the parts of channels that have messages, by :func:`nsq_ha.admin.reading.flow_key`.
         at: When the last look ended, in Unix seconds.
     """
 
@@ -67,6 +117,7 @@ class Memory:
     lookupds: Mapping[str, Sighting] = field(default_factory=dict)
     unled: Mapping[str, Sighting] = field(default_factory=dict)
     at: float = 0.0
+    flows: Mapping[str, Flow] = field(default_factory=dict)
 
     def after(
         self,

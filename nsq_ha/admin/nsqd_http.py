@@ -270,6 +270,11 @@ class NsqdHttp(HttpPeer):
             if EMPTY_LOG not in str(error):
                 raise
 
+    async def finish(self, topic: str, partition: int, channel: str, internal_id: int) -> None:
+        """Finish a message of a channel that is in flight, whoever has it."""
+        params = _place(topic, partition, channel) | {"msgid": str(internal_id)}
+        await self.request("POST", "/message/finish", params)
+
     async def set_order(self, topic: str, partition: int, channel: str, *, ordered: bool) -> None:
         """Switch a channel of the partition to ordered delivery or back."""
         await self.request(

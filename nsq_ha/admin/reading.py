@@ -24,7 +24,7 @@ from nsq_ha.admin.description import (
     TopicStats,
     topics_of,
 )
-from nsq_ha.admin.memory import MAX_LED, Memory, Sighting, TopicPartition
+from nsq_ha.admin.memory import MAX_LED, SMOOTHED, Flow, Memory, Sighting, TopicPartition
 from nsq_ha.engine.answers import NodeInfo, TopicInfo
 from nsq_ha.errors import LookupUnavailableError
 
@@ -62,6 +62,7 @@ class FigureRow:
         channel: The channel. None if the topic has none.
         lag: For how many seconds the oldest message waits. None if it is unknown, as always on a plain cluster.
         rates: What changed in the channel. None without a reading before that had it.
+        ordered: The topic is ordered. False for a sum.
     """
 
     topic: str
@@ -73,6 +74,7 @@ class FigureRow:
     channel: ChannelStats | None = None
     lag: float | None = None
     rates: Rates | None = None
+    ordered: bool = False
 
     @property
     def name(self) -> str:
@@ -302,9 +304,28 @@ class Reading:
         lookupds = [each.url for each in self.lookupds if not each.error] if "cluster" not in self.errors else []
         held, topics = ((), ()) if self.is_plain else (self.holders.keys(), self.names)
         silent = {address: self.nodes[address].node for address in self.silent}
-        return self.memory.after(
+        found = self.memory.after(
             self.at, answering, lookupds, self.leaders, partitions=held, topics=topics, silent=silent
         )
+        return replace(found, flows=self.flows)
+
+    @cached_property
+    def flows(self) -> Mapping[str, Flow]:
+        """How the parts of channels move that have messages, or that had some a moment ago, by :func:`flow_key`."""
+        if not (self.is_fresh and self.nodes):
+            return self.memory.flows
+        found, known = dict[str, Flow](), self.memory.flows
+        done = _done_plain if self.is_plain else _done
+        for row in self.parts:
+            if (channel := row.channel) is None:
+                continue
+            old = known.get(key := flow_key(row))
+            if (old or channel.held) and len(found) < MAX_LED:
+                now = done(channel), channel.requeued + channel.timed_out, channel.depth
+                flow = old.after(self.at, *now) if old else Flow(self.at, *now, self.at, self.at)
+                if channel.held or self.at - flow.since < SMOOTHED:
+                    found[key] = flow
+        return found
 
     # ------------------------------------------------------------ nsqds and partitions
 
@@ -434,9 +455,8 @@ class Reading:
         rows: list[FigureRow] = []
         for entry in (entry for topic in self.topics.values() for entry in topic.partitions):
             topic, partition, _ = part = self._part(entry)
-            row = FigureRow(
-                topic=topic, partition=partition, nsqd=entry.nsqd, messages=entry.messages, unrouted=_unrouted(entry)
-            )
+            row = FigureRow(topic=topic, partition=partition, nsqd=entry.nsqd, messages=entry.messages)
+            row = replace(row, unrouted=_unrouted(entry), ordered=entry.ordered)
             rows += self._rows(row, entry.channels, part)
         return rows
 
@@ -486,6 +506,10 @@ class Reading:
             if part in before:
                 yield part, entry, before[part], seconds
 
+    def flow(self, row: FigureRow) -> Flow | None:
+        """Return how the channel of one of :attr:`parts` moves. None if nothing was in it, or of too many channels."""
+        return self.flows.get(flow_key(row))
+
     def _part(self, entry: PartitionStats) -> Part:
         return (entry.topic, None, entry.nsqd) if self.is_plain else (entry.topic, entry.partition, None)
 
@@ -502,6 +526,11 @@ class Reading:
             for each in channels
         ]
         return [*found, row] if row.unrouted or not found else found
+
+
+def flow_key(row: FigureRow) -> str:
+    """Return how the memory names a channel in one part of its topic."""
+    return f"{row.topic} {row.nsqd if row.partition is None else row.partition} {row.name}"
 
 
 def _done(channel: ChannelStats) -> int:

@@ -23,6 +23,7 @@ from nsq_ha.admin import plain
 from nsq_ha.admin.bounded import Bounded, several
 from nsq_ha.admin.cluster import ClusterAdmin
 from nsq_ha.admin.description import ClusterStats, NodeStats, PartitionDescription, TopicDescription
+from nsq_ha.admin.leading import PAUSE
 from nsq_ha.admin.memory import TopicPartition
 from nsq_ha.admin.nsqd_http import Search, StoredMessage
 from nsq_ha.admin.opened import AdminBase
@@ -30,7 +31,7 @@ from nsq_ha.admin.reading import Reading, Replicas
 from nsq_ha.admin.topics import TopicAdmin
 from nsq_ha.base.clock import monotonic
 from nsq_ha.base.identity import partition_of
-from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, RemoteProtocolError
+from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, RemoteProtocolError, ServerError
 from nsq_ha.options.checks import MAX_INT64, check_channel, check_partition, check_topic, shown
 from nsq_ha.policy.topology import Node, tcp_address
 
@@ -207,6 +208,41 @@ class StatsAdmin(AdminBase):
             except NsqError:
                 self._leading.forget(topic)  # the leader may have moved
                 raise
+
+    async def finish_message(
+        self, topic: str, channel: str, partition: int, number: int, *, timeout: float = 30.0
+    ) -> StoredMessage:
+        """Finish a message for a channel: what an operator does if one blocks an ordered partition.
+
+        Args:
+            topic: The topic.
+            channel: The channel.
+            partition: The partition.
+            number: The number of the message in the partition; the first one has 1.
+            timeout: Seconds for the whole call. It waits until the message is in flight: the server finishes no other.
+
+        Returns:
+            The message.
+
+        Raises:
+            ConfigError: The message cannot be read, or the cluster is a plain one, which cannot do this.
+            NoLeaderError: The partition has no leader now, or does not exist.
+            ChangeIncompleteError: It was never in flight: it may be finished, or nobody reads the channel.
+        """
+        place = f"message {number} of {topic}-{partition}"
+        async with Bounded(f"finishing {place} for channel {check_channel(channel)}", timeout) as call:
+            found = await self.find_message(topic, partition=partition, number=number, timeout=timeout)
+            if found is None:
+                raise ConfigError(f"{place} cannot be read: it does not exist, was cleaned up, or is not flushed yet")
+            while True:
+                leader = (await self._leading.recent(topic)).leaders[partition]
+                try:
+                    await self._leading.nsqd(leader).finish(topic, partition, channel, found.internal_id)
+                except ServerError as error:
+                    call.open[place] = f"it is finished already, or no consumer has it (nsqd {leader.address}: {error})"
+                else:
+                    return found
+                await asyncio.sleep(PAUSE)
 
     async def _members(
         self, places: Iterable[tuple[Node, str]], until: float

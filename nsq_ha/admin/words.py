@@ -39,6 +39,13 @@ def some(names: Iterable[str], most: int = _NAMED) -> str:
     return between.join(listed[:most]) + rest
 
 
+def per_second(value: float) -> str:
+    """Return a rate; a small one by the minute."""
+    if value < 1e-3:
+        return "none"
+    return f"{value * 60:.1f}/min" if value < 1 else f"{value:.1f}/s" if value < 10 else f"{value:,.0f}/s"
+
+
 def partly(word: str, count: int, places: int) -> str:
     """Return a word, with how many of some places it is true of if that is not all, such as ``paused on 1 of 3``."""
     return f"{word} on {count} of {places}" if 0 < count < places else word

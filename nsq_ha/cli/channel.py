@@ -11,7 +11,7 @@ import click
 from nsq_ha.admin import AdminClient, ChannelStats
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.cli.lookup import describe_topic, require_topic, tell_silence
-from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, command_of, confirm, yes_option
+from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, command_of, confirm, yes_option
 from nsq_ha.cli.output import CHANNEL as CHANNEL_COLUMN
 from nsq_ha.cli.output import FIGURES, print_rows
 from nsq_ha.cli.running import run
@@ -98,6 +98,24 @@ def empty(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes:
     _change(cluster, AdminClient.empty_channel, topic, name, timeout=timeout, done="emptied")
 
 
+@_command(
+    click.option("--partition", type=PARTITION, required=True, help="The partition that has the message."),
+    click.option("--number", type=click.IntRange(1), required=True, help="Its number there; the first one has 1."),
+    _TIMEOUT,
+    yes_option,
+)
+def finish(
+    topic: str, name: str, cluster: ClusterAccess, *, partition: int, number: int, timeout: float, yes: bool
+) -> None:
+    """Finish one message for CHANNEL, which does not get it again: one that blocks an ordered partition.
+
+    `doctor` names it. It must be in flight, so a consumer must run. Only the partitioned server can do that.
+    """
+    confirm(f"Drop message {number} of {topic}-{partition} for channel {name}?", yes=yes)
+    finish = AdminClient.finish_message
+    _change(cluster, finish, topic, name, partition, number, timeout=timeout, done=f"finished message {number} for")
+
+
 @_command(_TIMEOUT, yes_option)
 def delete(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
     """Delete CHANNEL with all that it has not delivered. Stop its consumers first: they would create it again."""
@@ -143,7 +161,7 @@ def set_offset(
 
 def _change(
     cluster: ClusterAccess,
-    change: Callable[..., Awaitable[None]],
+    change: Callable[..., Awaitable[object]],
     topic: str,
     name: str,
     *start: object,

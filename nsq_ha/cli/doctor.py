@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from nsq_ha.admin.bounded import several
-from nsq_ha.admin.causes import for_lookupd
-from nsq_ha.admin.findings import Facts, Finding, findings_of
+from nsq_ha.admin.consuming import STILL, unsettled
+from nsq_ha.admin.findings import TOLD, Facts, Finding, findings_of
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.lookup import agree, ask_all, differing
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, console, print_json, wants_json
 from nsq_ha.cli.reading import own_channel, reading_options, taken_from
 from nsq_ha.cli.running import run
-from nsq_ha.cli.seen import look
+from nsq_ha.cli.seen import look, remember
 from nsq_ha.engine.http import ask, new_client
 from nsq_ha.engine.names import addresses, first_open
 from nsq_ha.errors import ConfigError, NsqError, TopicNotFoundError
@@ -49,7 +49,7 @@ MOST_TOPICS: Final = 50
 _LIMIT: Final = 2.0
 """Seconds for one question to one server."""
 _HELLO: Final = MAGIC + Identify(b"{}").encode()
-_ROUND_TRIP: Final = "a message comes through"
+_ROUND_TRIP: Final = "round trip"
 _PEM: Final = re.compile(f"{ssl.PEM_HEADER}.+?{ssl.PEM_FOOTER}", re.DOTALL)
 _SEQUENCE: Final = 0x30
 _UTC_TIME: Final = 0x17
@@ -82,7 +82,8 @@ def doctor(cluster: ClusterAccess, as_json: bool | None, *, topic: str | None, t
     statuses: list[str] = []
 
     def report(finding: Finding) -> None:
-        statuses.append(finding.status)
+        if finding.text != TOLD:  # one cause counts once
+            statuses.append(finding.status)
         print_json(asdict(finding)) if wants_json(as_json) else _print(finding)
 
     run(_examine(cluster, topic, timeout, report))
@@ -117,15 +118,13 @@ async def _examine(
     except TopicNotFoundError as error:
         raise TopicNotFoundError.named(topic or "") from error
     except ConfigError as error:  # opening an AdminClient compares the nsqlookupds
-        report(Finding("nsqlookupds agree", "failed", str(error), "remove the addresses of the other cluster"))
+        report(Finding("agreement of nsqlookupds", "failed", str(error), "remove the addresses of the other cluster"))
         return
     reading = facts.reading
     for each in facts.incidents:
-        report(Finding("incident", "failed" if each.is_bad else "warning", each.sentence(reading.at), each.remedy))
+        text = f"{each.sentence(reading.at)} ({each.detail})" if each.detail else each.sentence(reading.at)
+        report(Finding("incident", "failed" if each.is_bad else "warning", text, each.remedy))
     if reading.unanswered or not reading.is_fresh:
-        reason = reading.unanswered or reading.errors["nsqds"]
-        ports = "check the addresses (--lookupd, NSQ_HA_LOOKUPD): they are those of nsqlookupd's HTTP port"
-        report(Finding("nsqlookupds answer", "failed", reason, for_lookupd(reason, ports)))
         return
     for finding in findings_of(facts):
         report(finding)
@@ -150,7 +149,11 @@ async def gather(cluster: ClusterAccess, admin: AdminClient, topic: str | None) 
         TopicNotFoundError: ``topic`` does not exist.
     """
     async with admin:
-        reading = await look(cluster, admin)
+        reading, until = await look(cluster, admin), time.monotonic() + STILL
+        while unsettled(reading) and time.monotonic() <= until:  # whether consumers get on takes some seconds to see
+            await asyncio.sleep(_LIMIT)
+            reading = await admin.look(reading)
+        remember(cluster.lookupd, reading)
         if reading.unanswered or not reading.is_fresh:
             return Facts(reading=reading)
         names = [topic] if topic is not None else sorted(reading.listed)
@@ -238,7 +241,7 @@ def ahead(at: float, before: float, after: float) -> float:
 
 def certificates(cluster: ClusterAccess, now: float) -> Finding:
     """Check whether the files of TLS are valid for the time being."""
-    check = "certificates are valid"
+    check = "certificates"
     tls = cluster.tls
     if tls is None:
         return Finding(check, "skipped", "connections to nsqds use no TLS")

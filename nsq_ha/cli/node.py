@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nsq_ha.admin.causes import incidents
+from nsq_ha.admin.incident import OF_CHANNELS
 from nsq_ha.cli.options import SECONDS, TOPIC, command_of, confirm, yes_option
 from nsq_ha.cli.output import FigureColumn, age, clean, number, print_rows
 from nsq_ha.cli.running import run
@@ -87,7 +88,7 @@ def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> bool:
     reading = run(cluster.ask(lambda admin: _look(admin, cluster)))
     nsqds = _listed(reading)
     empty = "no nsqd is registered at the nsqlookupds"
-    found = incidents(reading)
+    found = [each for each in incidents(reading) if each.trouble not in OF_CHANNELS]
     for each in found:
         click.echo(clean(each.sentence(reading.at)), err=True)
     print_rows(nsqds, _as_dict, _columns(nsqds, reading.at), as_json=as_json, empty=empty)

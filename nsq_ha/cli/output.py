@@ -339,6 +339,7 @@ SORTS: Final[Mapping[str, Callable[[FigureRow], float]]] = {
     "flight": lambda row: row.channel.in_flight if row.channel else 0,
     "clients": lambda row: row.channel.clients if row.channel else 0,
     "requeued": lambda row: row.channel.requeued if row.channel else 0,
+    "timeouts": lambda row: row.channel.timed_out if row.channel else 0,
 }
 """Figures by which rows can be sorted, largest first. ``name`` is the order without them."""
 

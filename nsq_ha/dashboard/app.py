@@ -25,6 +25,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from nsq_ha import prometheus
 from nsq_ha.admin import AdminClient
 from nsq_ha.admin.browsing import LogLook, browse, with_plugin
 from nsq_ha.admin.findings import is_loopback
@@ -41,6 +42,7 @@ from nsq_ha.dashboard.guard import (
     session_of,
 )
 from nsq_ha.dashboard.history import History
+from nsq_ha.dashboard.metrics import metrics
 from nsq_ha.dashboard.pages import change, frame, messages
 from nsq_ha.dashboard.pages.channel import channel_page
 from nsq_ha.dashboard.pages.nodes import node_page, nodes
@@ -96,6 +98,7 @@ class Dashboard:
         routes = [
             Mount("/static", StaticFiles(directory=_STATIC)),
             Route("/events", self._events, methods=["GET"]),
+            Route("/metrics", self._metrics, methods=["GET"]),
             Route("/search", self._search, methods=["GET"]),
             Route("/messages", self._messages, methods=["GET"]),
             Route("/sign-in", changing.sign_in, methods=["GET", "POST"]),
@@ -158,6 +161,10 @@ class Dashboard:
 
     async def _events(self, request: Request) -> Response:
         return StreamingResponse(self._stream(request), media_type="text/event-stream")
+
+    async def _metrics(self, _request: Request) -> Response:
+        reading = self._history.latest
+        return Response(prometheus.page(metrics(reading) if reading else ()), media_type=prometheus.CONTENT_TYPE)
 
     async def _stream(self, request: Request) -> AsyncIterator[bytes]:
         place = request.query_params.get("page", "/")[:MAX_ADDRESS]

@@ -148,9 +148,13 @@ class Guard:
             return False
         return found.scheme in ("http", "https") and found.netloc.lower() == headers.get("host", "").lower()
 
+    def is_token(self, text: str) -> bool:
+        """Return whether a text is the token."""
+        return self._token is not None and hmac.compare_digest(text.encode(), self._token.encode())
+
     def sign_in(self, token: str) -> str | None:
         """Return the id of a new session; None if the token is wrong."""
-        if self._token is None or not hmac.compare_digest(token.encode(), self._token.encode()):
+        if not self.is_token(token):
             return None
         self._end_old()
         while len(self._sessions) >= MAX_SESSIONS:
@@ -237,8 +241,10 @@ class Checked:
         is_open = path == "/sign-in" or path.startswith("/static/")
         if not guard.is_private or is_open or guard.session(session_of(request)) is not None:
             return None
-        if path == "/events":
-            return PlainTextResponse("sign in first\n", status_code=403)
+        if path == "/metrics" and guard.is_token(request.headers.get("authorization", "").removeprefix("Bearer ")):
+            return None
+        if path in ("/events", "/metrics"):
+            return PlainTextResponse("sign in first; for /metrics, send the token: Authorization: Bearer ...\n", 403)
         return RedirectResponse("/sign-in", status_code=303)
 
 

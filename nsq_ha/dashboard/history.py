@@ -15,7 +15,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from nsq_ha.admin.causes import MISSING, Incident, Trouble, incidents, incomplete, unled
+from nsq_ha.admin.causes import MISSING, incidents, incomplete, unled
+from nsq_ha.admin.incident import OF_CHANNELS, Incident, Trouble
 from nsq_ha.admin.reading import Rates, Reading
 from nsq_ha.admin.words import partly, some
 from nsq_ha.dashboard.figures import span
@@ -154,7 +155,7 @@ class History:
         now = {
             (each.trouble, each.subject): Period(each.trouble, each.subject, _why(each), each.since or reading.at)
             for each in found
-            if each.trouble not in ("leaderless", "unstable")
+            if each.trouble not in ("leaderless", "unstable", "stopped")  # a pause is an event of its own
         }
         if reading.stable is False and reading.is_fresh:  # also if something else explains it
             known = "a node joins or leaves, or replicas are missing"
@@ -181,10 +182,11 @@ class History:
         self, reading: Reading, now: Mapping[tuple[Trouble, str], Period], moved: frozenset[str]
     ) -> list[ClusterEvent]:
         """Close the periods that are over; return the events of that."""
-        events = []
+        events, lacking = [], incomplete(reading)
         for key in [key for key in self._open if key not in now]:
             trouble, subject = key
             is_unread = trouble in _TOLD and "cluster" in reading.errors
+            is_unread |= trouble in OF_CHANNELS and subject.partition("/")[0] in lacking
             if is_unread or (not reading.is_fresh and trouble != "unanswered"):
                 continue  # nobody can tell now
             period = self._open.pop(key)
@@ -192,8 +194,9 @@ class History:
             # One that is missing in another way now has not come back.
             is_missing = trouble in MISSING and any((each, subject) in now for each in MISSING)
             is_missing |= trouble == "cut" and any(each == "cut" for each, _ in now)
-            is_told = subject in moved or subject.rpartition("-")[0] not in reading.names  # by another event
-            if not is_missing and not (trouble == "leaderless" and is_told):
+            is_told = trouble == "leaderless" and (subject in moved or subject.rpartition("-")[0] not in reading.names)
+            is_told |= trouble in OF_CHANNELS and tuple(subject.split("/")) not in reading.channels
+            if not is_missing and not is_told:  # by another event
                 event = ends(trouble, subject, period.began, reading.at)
                 is_server = trouble in (*MISSING, "lookupd") and subject != "cluster"
                 is_lost = is_server and subject not in reading.answering
@@ -421,6 +424,11 @@ _TROUBLES: Mapping[Trouble, tuple[Kind, Level, str]] = {
     "disagree": ("nsqlookupd", "warning", "the nsqlookupds agree again after {}"),
     "leaderless": ("leader", "bad", "the partition is served again after {}"),
     "unstable": ("cluster", "warning", "it is stable again after {}"),
+    "unread": ("channel", "bad", "it is read again, or empty, after {}"),
+    "blocked": ("channel", "bad", "it moves again after {}"),
+    "stuck": ("channel", "bad", "it moves again after {}"),
+    "failing": ("channel", "bad", "its messages no longer fail, after {}"),
+    "lagging": ("channel", "warning", "it no longer falls behind, after {}"),
 }
 """The events when a trouble begins and ends: kind, level, and the text at its end."""
 
@@ -429,7 +437,7 @@ def begins(trouble: Trouble, subject: str, why: str, at: float) -> ClusterEvent:
     """Return the event for a problem that began."""
     kind, level, _ = _TROUBLES[trouble]
     if trouble != "leaderless":
-        return ClusterEvent(at, kind, level, subject, why)
+        return ClusterEvent(at, kind, level, subject, why, subject.partition("/")[0] if kind == "channel" else "")
     text, group = f"nobody serves the partition: {why}", f"nobody serves them: {why}"
     return ClusterEvent(at, kind, level, subject, text, subject.rpartition("-")[0], group)
 
@@ -437,7 +445,8 @@ def begins(trouble: Trouble, subject: str, why: str, at: float) -> ClusterEvent:
 def ends(trouble: Trouble, subject: str, began: float, at: float) -> ClusterEvent:
     """Return the event for a problem that ended."""
     kind, _, text = _TROUBLES[trouble]
-    event = ClusterEvent(at, kind, "good", subject, text.format(span(at - began)))
+    topic = subject.partition("/")[0] if kind == "channel" else ""
+    event = ClusterEvent(at, kind, "good", subject, text.format(span(at - began)), topic)
     if trouble != "leaderless":
         return event
     return replace(event, topic=subject.rpartition("-")[0], group="served again")

@@ -22,7 +22,7 @@ from nsq_ha.admin import (
     PartitionDescription,
     TopicDescription,
 )
-from nsq_ha.admin.findings import Facts, Finding, findings_of, is_loopback
+from nsq_ha.admin.findings import TOLD, Facts, Finding, findings_of, is_loopback
 from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import Reading
 from nsq_ha.cli import doctor, seen
@@ -95,36 +95,36 @@ def consumed(*channels: ChannelStats) -> dict[str, object]:
 
 
 ANSWER, STABLE, AGREE, REGISTER = (
-    "nsqlookupds answer",
-    "the cluster is stable",
-    "nsqlookupds agree",
-    "nsqds register everywhere",
+    "nsqlookupds",
+    "stability",
+    "agreement of nsqlookupds",
+    "registration of nsqds",
 )
 NSQDS, REACHED, WRITABLE, SETTINGS = (
-    "nsqds answer",
-    "nsqds can be reached",
-    "leaders are writable",
-    "nsqds know the settings",
+    "nsqds",
+    "connections to nsqds",
+    "leaders",
+    "settings of topics",
 )
-CONSUMED, CLOCKS = "channels are consumed", "clocks agree"
+CONSUMED, CLOCKS = "channels", "clocks"
 ONE_MISSES = dataclasses.replace(PLAIN, lookupds=(HAS_ONE, HAS_NONE))
-PAUSED, GOES_ON = channel("c", paused=True), channel("c")
+PAUSED = channel("c", paused=True)
 
 
 @pytest.mark.parametrize(
     ("check", "changes", "status", "text"),
     [
-        (ANSWER, {"cluster": with_lookupds(LOOKUPDS[0], SILENT)}, "failed", "http://b:4161 does not answer (refused)"),
+        (ANSWER, {"cluster": with_lookupds(LOOKUPDS[0], SILENT)}, "failed", TOLD),
         (ANSWER, {"cluster": with_lookupds(LOOKUPDS[0])}, "warning", "there is only one"),
-        (STABLE, {"cluster": with_lookupds(LOOKUPDS[1])}, "failed", "no nsqlookupd leads"),
+        (STABLE, {"cluster": with_lookupds(LOOKUPDS[1])}, "failed", TOLD),
         (STABLE, {"cluster": with_lookupds(*LOOKUPDS, stable=None)}, "warning", "does not say"),
-        (STABLE, {"cluster": with_lookupds(*LOOKUPDS, stable=False)}, "warning", "replicas are missing"),
+        (STABLE, {"cluster": with_lookupds(*LOOKUPDS, stable=False)}, "warning", TOLD),
         (AGREE, {"differing": {"orders": [0, 2]}}, "failed", "orders partition 0, 2"),
         (AGREE, {"differing": {"orders": []}}, "failed", "about orders"),
-        (REGISTER, {"cluster": ONE_MISSES}, "warning", "http://b:4161 does not list nsqd 10.0.0.1:4150"),
+        (REGISTER, {"cluster": ONE_MISSES}, "warning", TOLD),
         (NSQDS, {"stats": ClusterStats(())}, "failed", "list no nsqd"),
-        (NSQDS, {"stats": stats(NodeStats(A, error="hangs"))}, "failed", "10.0.0.1:4150 does not answer (hangs)"),
-        (NSQDS, {"stats": stats(NodeStats(A, "1.0", "disk full", 1))}, "failed", "4150 cannot write: its disk is full"),
+        (NSQDS, {"stats": stats(NodeStats(A, error="hangs"))}, "failed", TOLD),
+        (NSQDS, {"stats": stats(NodeStats(A, "1.0", "disk full", 1))}, "failed", TOLD),
         (NSQDS, {"stats": stats(NodeStats(A, "1.0"), NodeStats(B, "1.1"))}, "warning", "differ: 1.0, 1.1"),
         (REACHED, {"unreachable": {A.address: "refused"}}, "failed", "10.0.0.1:4150 (refused)"),
         (REACHED, {"stats": stats(NodeStats(LOCAL))}, "failed", "name 127.0.0.1"),
@@ -139,9 +139,8 @@ PAUSED, GOES_ON = channel("c", paused=True), channel("c")
         (WRITABLE, entry(replicas=ENTRY.replicas[:1]), "warning", "orders-0 (1 of 2)"),
         (SETTINGS, entry(dataclasses.replace(META, ordered=True)), "failed", "orders-0 is not ordered"),
         (SETTINGS, entry(stats=dataclasses.replace(HELD, extended=True)), "failed", "orders-0 is extended"),
-        (CONSUMED, consumed(channel("c", 1234, clients=0)), "warning", "orders/c (1,234 wait)"),
-        (CONSUMED, consumed(PAUSED), "warning", "orders/c (paused)"),
-        (CONSUMED, consumed(PAUSED, GOES_ON, GOES_ON), "warning", "orders/c (paused on 1 of 3)"),
+        (CONSUMED, consumed(channel("c", 1234, clients=0)), "failed", TOLD),
+        (CONSUMED, consumed(PAUSED), "warning", TOLD),
         (CLOCKS, {"clocks": {"http://a:4161": -7.0}}, "warning", "http://a:4161 is 7 s behind"),
         (CLOCKS, {"clocks": {"http://a:4161": 7.0}}, "warning", "http://a:4161 is 7 s ahead"),
     ],
@@ -150,7 +149,7 @@ def test_what_is_wrong_has_a_remedy(check: str, changes: dict[str, object], stat
     finding = found(with_changes(**changes))[check]
     assert finding.status == status
     assert text in finding.text
-    assert finding.remedy
+    assert finding.remedy or text == TOLD
 
 
 def test_nsqlookupds_whose_state_was_not_read_are_not_well() -> None:
@@ -159,11 +158,11 @@ def test_nsqlookupds_whose_state_was_not_read_are_not_well() -> None:
     facts = dataclasses.replace(
         FACTS, reading=dataclasses.replace(FACTS.reading, cluster=None, errors={"cluster": reason})
     )
-    for check in ("nsqlookupds answer", "the cluster is stable"):
+    for check in ("nsqlookupds", "stability"):
         assert (found(facts)[check].status, reason in found(facts)[check].text) == ("failed", True)
     facts = dataclasses.replace(FACTS, reading=dataclasses.replace(FACTS.reading, errors={"topics": "refused"}))
-    assert found(facts)["nsqlookupds answer"].text == "their topics cannot be read: refused"
-    assert found(facts)["the cluster is stable"].status == "ok"
+    assert found(facts)["nsqlookupds"].text == "their topics cannot be read: refused"
+    assert found(facts)["stability"].status == "ok"
 
 
 def test_a_dead_nsqd_that_the_nsqlookupds_forgot_is_missed(invoke: Invoke, name: str) -> None:
@@ -287,9 +286,9 @@ def test_a_partitioned_cluster(invoke: Invoke, cluster: DevCluster, topic: str) 
     findings = {entry["check"]: entry for entry in map(json.loads, result.stdout.splitlines())}
     wrong = {check: entry for check, entry in findings.items() if entry["status"] == "failed"}
     assert (result.exit_code, wrong, result.stderr) == (0, {}, "")
-    assert findings["a message comes through"]["status"] == "ok"
-    assert f"{topic}: 2 of 2" in findings["a message comes through"]["text"]
-    assert findings["clocks agree"]["status"] == "ok"
+    assert findings["round trip"]["status"] == "ok"
+    assert f"{topic}: 2 of 2" in findings["round trip"]["text"]
+    assert findings["clocks"]["status"] == "ok"
     assert len(findings) == 11
 
 
@@ -324,7 +323,7 @@ def test_options_of_consumers_do_not_fail_the_round_trip(
     monkeypatch.setenv("NSQ_HA_CONFIG", str(file))
     result = invoke("doctor", "--topic", topic, "--timeout", "120", "--json")
     findings = {entry["check"]: entry for entry in map(json.loads, result.stdout.splitlines())}
-    assert findings["a message comes through"]["status"] == "ok", result.stdout
+    assert findings["round trip"]["status"] == "ok", result.stdout
     assert result.exit_code == 0
 
 
@@ -334,29 +333,33 @@ def test_a_plain_cluster(invoke: Invoke, plain: DevCluster) -> None:
     assert invoke("pub", topic, stdin="a", lookupd=lookupd).exit_code == 0
     arguments = ("doctor", "--topic", topic, "--timeout", "120", "-o", "table")
     text = " ".join(invoke(*arguments, lookupd=lookupd).stdout.split())
-    assert "! a message comes through: not tried: topic" in text
+    assert "! round trip: not tried: topic" in text
     assert "1 message waits there for the first one, and this would take them away -> name a topic that is for" in text
     assert invoke("channel", "create", topic, "first", lookupd=lookupd).exit_code == 0
     assert json.loads(invoke("stat", topic, "--json", lookupd=lookupd).stdout.splitlines()[0])["depth"] == 1
     result = invoke(*arguments, lookupd=lookupd)
-    assert result.exit_code == 0, result.stdout
-    assert f"    ok  a message comes through: {topic}: 1 of 1" in result.stdout
-    assert "FAILED" not in result.stdout
+    assert f"    ok  round trip: {topic}: 1 of 1" in result.stdout
+    # What waits in the first channel, which nobody reads, is all that is wrong.
+    assert f"FAILED  incident: nobody reads {topic}/first" in result.stdout
+    assert (result.exit_code, "\n1 failed, 0 warnings\n" in result.stdout) == (1, True)
 
 
 def test_two_clusters(invoke: Invoke, cluster: DevCluster, plain: DevCluster) -> None:
     result = invoke("doctor", "-o", "table", lookupd=f"{cluster.lookupd[0]},{plain.lookupd[0]}")
     assert result.exit_code == 1
     text = " ".join(result.stdout.split())
-    assert "FAILED nsqlookupds agree: lookupd names nsqlookupds of 2 clusters" in text
+    assert "FAILED agreement of nsqlookupds: lookupd names nsqlookupds of 2 clusters" in text
     assert f"{cluster.lookupd[0]} and {plain.lookupd[0]}" in text
 
 
 def test_nobody_answers(invoke: Invoke, nobody: str) -> None:
     result = invoke("doctor", "-o", "table", lookupd=nobody)
     assert (result.exit_code, "Traceback" in result.output) == (1, False)
-    assert "FAILED  nsqlookupds answer: no nsqlookupd gave a usable answer" in result.stdout
-    assert "-> check the addresses" in result.stdout
+    text = " ".join(result.stdout.split())
+    assert text.startswith("FAILED incident: no nsqlookupd answers; clients that start find nothing")
+    assert "(no nsqlookupd gave a usable answer" in text
+    assert "-> start the nsqlookupds, or check the addresses" in text
+    assert text.endswith("1 failed, 0 warnings")
 
 
 def test_a_name_that_does_not_resolve_is_what_is_to_be_checked(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,8 +371,8 @@ def test_a_name_that_does_not_resolve_is_what_is_to_be_checked(invoke: Invoke, m
     findings = [json.loads(line) for line in result.stdout.splitlines()]
     assert [each["remedy"] for each in findings] == [
         "check the name for typing errors (--lookupd, NSQ_HA_LOOKUPD), and this machine's DNS"
-    ] * 2
-    assert "its name cannot be resolved (Name or service not known)" in findings[1]["text"]
+    ]
+    assert "its name cannot be resolved (Name or service not known)" in findings[0]["text"]
 
 
 def test_a_topic_that_does_not_exist(invoke: Invoke) -> None:

@@ -75,3 +75,11 @@ async def test_a_form_whose_sender_leaves_is_no_error() -> None:
     async with AdminClient("127.0.0.1:1") as admin:
         await Dashboard(admin, DashboardOptions(token=TOKEN)).app()(scope, receive, send)
     assert sent[0]["status"] == 400
+
+
+async def test_metrics_need_the_token_if_others_reach_the_dashboard() -> None:
+    app = Dashboard(AdminClient("127.0.0.1:1"), DashboardOptions(host="0.0.0.0", token=TOKEN)).app()  # noqa: S104
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        found = [await client.get("/metrics", headers=each) for each in ({}, {"authorization": f"Bearer {TOKEN}"})]
+    assert [each.status_code for each in found] == [403, 200]
+    assert found[1].headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"

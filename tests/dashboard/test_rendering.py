@@ -106,7 +106,7 @@ def test_every_page_shows_its_parts() -> None:
         parsed(content)
     assert "1 of 2" in joined["Overview"]
     assert "unstable" in joined["Overview"]
-    assert "Wrong now" in joined["Overview"]
+    assert "Current problems" in joined["Overview"]
     assert "250 ms" in joined["orders/billing"]
     assert "host" in joined["orders/billing"]
     assert "12 s" in joined["orders/billing"]

@@ -6,7 +6,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.causes import expected, incidents, incomplete, unled
-from nsq_ha.base.markup import Child, Html, join, link, tag
+from nsq_ha.admin.incident import OF_CHANNELS, Incident
+from nsq_ha.base.markup import Child, Html, join, link, path, tag
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
@@ -27,7 +28,7 @@ def overview(board: Board) -> Page:
         wrong(board),
         _tiles(board),
         ui.charts(board, *(each._replace(title=_TITLES.get(name, each.title)) for name, each in _CHARTS.items())),
-        ui.section("Channels with the most waiting messages", _channels(board)),
+        ui.section(f"The first {_RANKS} channels", _channels(board)),
         tag("section", tag("h2", "Busiest topics"), _topics(board), id="busiest-topics"),
         ui.section(
             "Latest events",
@@ -83,11 +84,11 @@ def wrong(board: Board) -> Html | None:
     rows = [
         tag(
             "li",
-            tag("b", each.cause),
-            None if each.since is None else f" for {figures.span(board.now - each.since)}",
+            tag("b", _cause(each)),
+            each.lasts(board.now),
             tag("span", "; ".join(each.effects), class_="effects") if each.effects else None,
             tag("small", join(f"{each.detail}. " if each.detail else None, f"To do: {each.remedy}."), class_="soft"),
-            class_="bad" if each.is_bad else "warning",
+            class_=each.level,
             data_key=f"{each.trouble}{each.subject}",
         )
         for each in found[:_MOST_WRONG]
@@ -95,28 +96,38 @@ def wrong(board: Board) -> Html | None:
     more = len(found) - _MOST_WRONG
     return tag(
         "section",
-        tag("h2", "Wrong now"),
+        tag("h2", "Current problems"),
         tag("ul", rows, tag("li", f"and {more} more") if more > 0 else None, class_="incidents"),
         id="incidents",
     )
 
 
+def _cause(found: Incident) -> Child:
+    if found.trouble not in OF_CHANNELS:
+        return found.cause
+    return tag("a", found.cause, href=path("topics", *found.subject.split("/")))
+
+
 def _channels(board: Board) -> Html:
-    ranked = sorted(board.reading.rows, key=lambda row: (-(row.depth or 0), row.topic, row.name))
-    columns = (
+    columns = [
         TableColumn("topic", lambda row: ui.topic_link(row.topic)),
         TableColumn("channel", lambda row: ui.channel_link(row.topic, row.name)),
-        *ui.channel_figures("depth", "lag"),
-        ui.number("finished", lambda row: figures.rate(row.out_rate)),
+        ui.sortable("depth", figures.count, lambda row: row.depth),
+        ui.sortable("lag", figures.span, lambda row: row.lag),
+        ui.sortable("finished", figures.rate, lambda row: row.out_rate),
+        ui.sortable("requeued", figures.count, lambda row: row.channel.requeued),
+        ui.sortable("timed out", figures.count, lambda row: row.channel.timed_out),
         *ui.channel_figures("clients"),
-    )
-    rows = [row for row in ranked if row.channel is not None]
+    ]
+    rows = [row for row in board.reading.rows if row.channel is not None]
+    chosen, rows = ui.in_order(board, columns, rows, "depth")
     return ui.table(
         "deepest",
         columns,
         rows[:_RANKS],
         key=lambda row: f"{row.topic}/{row.name}",
         empty=_none(board, "channel"),
+        sorting=(chosen, board.arguments),
     )
 
 

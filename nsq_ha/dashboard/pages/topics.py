@@ -34,13 +34,7 @@ def topics(board: Board) -> Page:
     for row in reading.rows:
         waiting.setdefault(row.topic, []).append(row)
     rows = [_TopicRow(name, reading.topics.get(name), waiting.get(name, ())) for name in names]
-    by = {column.key: column.value for column in columns if column.value is not None}
-    chosen = board.arguments.get("sort", "")
-    value = by.get(chosen)
-    if value is None:
-        chosen = "name"
-    else:
-        rows.sort(key=lambda row: -(value(row) or 0.0))
+    chosen, rows = ui.in_order(board, columns, rows, "name")
     empty = "No topic has this text in its name." if needle else "There are no topics."
     sorting = (chosen, board.arguments)
     some, links = ui.paged(board, rows, "topics")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from nsq_ha.admin.reading import FigureRow, Reading
 from nsq_ha.admin.words import partly
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin import ChannelStats
     from nsq_ha.dashboard.history import ClusterEvent, History, Key
+
+T = TypeVar("T")
 
 OUTAGES: Final = frozenset({"unanswered", "gone", "silent", "leaderless"})
 """What makes figures wrong, and is a band in charts; the timeline has all."""
@@ -124,6 +126,14 @@ def number(title: str, cell: Callable[[Any], Child]) -> TableColumn:
 def sortable(title: str, write: Callable[[float | None], str], value: Callable[[Any], float | None]) -> TableColumn:
     """Return a column of numbers by which rows can be sorted."""
     return TableColumn(title, lambda row: write(value(row)), is_number=True, key=title, value=value)
+
+
+def in_order(board: Board, columns: Iterable[TableColumn], rows: list[T], usual: str) -> tuple[str, list[T]]:
+    """Return the column by which the page's arguments sort, or the usual one, and the rows in its order."""
+    by = {each.key: each.value for each in columns if each.key}
+    chosen = wanted if (wanted := board.arguments.get("sort", "")) in by else usual
+    value = by[chosen]
+    return chosen, rows if value is None else sorted(rows, key=lambda row: -(value(row) or 0.0))
 
 
 def table(

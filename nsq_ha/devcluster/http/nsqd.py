@@ -44,6 +44,7 @@ def nsqd_app(node: HaNsqd, placement: Placement) -> Starlette:
         posts(enveloped, named(this.pub, this.mpub)),
         posts(bare, dict.fromkeys(_CHANNEL_CHANGES, this.change)),
         posts(bare, named(this.channel_create, this.channel_delete, this.channel_setorder, this.channel_setoffset)),
+        posts(bare, named(this.message_finish)),
         gets(enveloped, named(this.info, this.stats)),
         gets(bare, named(this.message_get, this.coordinator_stats)),
     )
@@ -181,6 +182,15 @@ class _NsqdRoutes:
             raise HttpError(500, str(error)) from None
         channel.reset(index)
         channel.dispatch(self._node.host.now())
+
+    async def message_finish(self, request: Request) -> None:
+        """``/message/finish``: a message in flight, whoever has it."""
+        channel = self._led_channel(request)
+        message_id = _number(request.query_params.get("msgid", ""), "ParseInt")
+        held = channel.in_flight.get(message_id)
+        if held is None:
+            raise HttpError(500, "ErrType:7 ErrCode:0 : Message ID not in flight")
+        channel.finish(message_id, held.consumer, self._node.host.now())
 
     # ------------------------------------------------------------ publish
 

@@ -1,0 +1,160 @@
+"""What is wrong with the consumers of channels: one sentence for each channel, the worst first.
+
+An nsqd does not tell how often a message was delivered, nor which ones are in flight. Of an ordered partition, it must
+be the first one that is not finished. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from nsq_ha.admin.incident import OF_CHANNELS, Incident
+from nsq_ha.admin.memory import Flow
+from nsq_ha.admin.words import counted, per_second, some, span
+
+if TYPE_CHECKING:
+    from nsq_ha.admin.reading import FigureRow, Reading
+
+STILL: Final = 10.0
+"""Seconds without a finished message after which a channel stands still, and after which rates mean something."""
+
+LONG: Final = 60.0
+"""Seconds after which that is more than a slow handler; and for which new messages wait in a channel that lags."""
+
+_HOUR: Final = 3600.0
+_SOME_FAIL: Final = 0.1
+"""How many messages fail, for each one that is finished, if that is worth a warning."""
+
+_RARE: Final = 0.001
+"""Failures a second that are as good as none."""
+
+_Parts = Sequence[tuple["FigureRow", Flow]]
+
+
+class _Lasts(TypedDict, total=False):
+    since: float | None
+    is_older: bool
+
+
+def of_consumers(reading: Reading) -> list[Incident]:
+    """Return what is wrong with consumers: kind by kind, the channels with the most messages first."""
+    parts: dict[tuple[str, str], list[tuple[FigureRow, Flow]]] = {}
+    for row in reading.parts:
+        if row.channel is not None and (flow := reading.flow(row)) is not None:
+            parts.setdefault((row.topic, row.name), []).append((row, flow))
+    found = []
+    for row in reading.rows:
+        if clauses := list(_clauses(reading, row, parts.get((row.topic, row.name), ()))):
+            first, *others = clauses
+            more = (each.cause.format("it") for each in others)
+            cause = first.cause.format(first.subject)
+            found.append((row, replace(first, cause=cause, effects=(*first.effects, *more))))
+    found.sort(key=lambda each: (OF_CHANNELS.index(each[1].trouble), -(each[0].depth or 0)))
+    return [each for _, each in found]
+
+
+def unsettled(reading: Reading) -> bool:
+    """Return whether another look, a moment later, would tell more of a channel that has consumers and messages."""
+    return any(
+        flow.at - flow.began < STILL and (flow.since == flow.began or flow.depth > LONG * flow.finishes)
+        for row in reading.parts
+        if row.channel and row.channel.clients and row.channel.held and (flow := reading.flow(row)) is not None
+    )
+
+
+def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incident]:
+    """Yield what is wrong with one channel, the worst first; ``{}`` in a cause stands for its name."""
+    channel = row.channel
+    if channel is None or not (channel.held or channel.state):
+        return
+    command = f"{row.topic} {row.name}"
+    of = partial(Incident, subject=f"{row.topic}/{row.name}")
+    oldest = f", the oldest for {span(row.lag)}" if row.lag else ""
+    waits = (f"{counted(channel.depth, 'message')} wait{'s' if channel.depth == 1 else ''}{oldest}",)
+    # On a partitioned nsqd, those with a short delay wait, too.
+    waiting = [(p, f) for p, f in parts if p.channel and f.depth > (0 if reading.is_plain else p.channel.deferred)]
+    still = [(each, flow) for each, flow in waiting if flow.at - flow.since >= STILL]
+    unread = [each for each, _ in still if each.channel and not each.channel.clients]
+    is_running = channel.clients > 0 and max(channel.paused_at, channel.skipped_at) < channel.places
+    heads = [(p, f) for p, f in still if p.ordered and p.channel and (p.channel.in_flight or f.returned)]
+    if channel.depth and not channel.clients:
+        remedy = f"start its consumers; if they are gone for good: nsq-ha channel delete {command}"
+        yield of(trouble="unread", cause="nobody reads {}", effects=waits, remedy=remedy, **_lasts(waiting))
+    elif unread:
+        places = some([each.nsqd or "" if reading.is_plain else str(each.partition) for each in unread], 3)
+        cause = f"nobody reads {{}} at {'nsqd' if reading.is_plain else 'partition'} {places}"
+        yield of(trouble="unread", cause=cause, effects=waits, remedy="its consumers' logs say why they do not connect")
+    elif heads and is_running:
+        (part, flow), returned = heads[0], sum(flow.returned for _, flow in heads)
+        names = some([f"message {flow.done + 1} of {each.topic}-{each.partition}" for each, flow in heads], 3)
+        came = (f"it came back {counted(returned, 'time')}",) if returned else ()
+        yield of(
+            trouble="blocked",
+            cause=f"{names} block{'s' if len(heads) == 1 else ''} {{}}",
+            effects=(*waits, *came),
+            remedy="have its handler finish it, or drop it: nsq-ha channel finish"
+            f" {command} --partition {part.partition} --number {flow.done + 1}",
+            is_bad=bool(returned) or _is_long(reading, row, flow),
+            **_lasts(heads),
+        )
+    elif still and is_running and len(still) == len(waiting) and not any(flow.returned for _, flow in still):
+        held = channel.in_flight
+        who, s = counted(channel.clients, "client"), "s" if channel.clients == 1 else ""
+        # A partitioned nsqd only tells up to where all is finished, and one message may hold that up.
+        does = f"finish{'es' if s else ''} nothing" if reading.is_plain else f"hold{s} {counted(held, 'message')} of it"
+        yield of(
+            trouble="stuck",
+            cause=f"{{}} stands still: {who} {does if held else f'take{s} nothing'}",
+            effects=waits,
+            remedy="see whether its handlers hang, or its clients pause:"
+            f" nsq-ha stat {row.topic} --channel {row.name} --clients",
+            is_bad=not held or any(_is_long(reading, row, flow) for _, flow in still),
+            **_lasts(still),
+        )
+    if is_running:
+        flows = [flow for _, flow in parts]
+        yield from () if heads else _failing(of, row, flows)
+        yield from _lagging(of, waits, flows)
+    if channel.state:
+        remedy, cause = f"if that is over: nsq-ha channel resume {command}", f"{{}} is {channel.state}"
+        yield of(trouble="stopped", cause=cause, effects=waits if channel.depth else (), remedy=remedy, is_bad=False)
+
+
+def _is_long(reading: Reading, row: FigureRow, flow: Flow) -> bool:
+    return max(reading.at - flow.since, row.lag or 0.0) >= LONG
+
+
+def _lasts(parts: _Parts) -> _Lasts:
+    """Return since when none of these has moved, and whether that only is when it was first looked at."""
+    latest = max((flow for _, flow in parts), key=lambda each: each.since, default=None)
+    if latest is None or latest.at - latest.since < 1:
+        return {"since": None}
+    return {"since": latest.since, "is_older": latest.since == latest.began}
+
+
+def _failing(of: partial[Incident], row: FigureRow, flows: Sequence[Flow]) -> Iterator[Incident]:
+    finishes, failures = sum(each.finishes for each in flows), sum(each.failures for each in flows)
+    if row.channel and row.channel.held and failures > max(_RARE, _SOME_FAIL * finishes):
+        rates = f"{per_second(failures)} requeued or timed out, {per_second(finishes)} finished"
+        remedy = f"its consumers' logs say why; which of them: nsq-ha stat {row.topic} --channel {row.name} --clients"
+        cause = f"messages of {{}} fail and come back: {rates}"
+        yield of(trouble="failing", cause=cause, remedy=remedy, is_bad=failures > finishes)
+
+
+def _lagging(of: partial[Incident], waits: tuple[str, ...], flows: Sequence[Flow]) -> Iterator[Incident]:
+    finishes, growth = sum(each.finishes for each in flows), sum(each.growth for each in flows)
+    depth, seconds = sum(each.depth for each in flows), max((each.at - each.began for each in flows), default=0.0)
+    if not finishes or seconds < STILL or depth < (LONG if growth > 0 else _HOUR) * finishes:
+        return
+    left = (_HOUR * finishes - depth) / growth if growth > 0 else 0.0
+    if growth > 0:
+        cause = f"{{}} falls behind: {per_second(finishes + growth)} come, {per_second(finishes)} are finished"
+        when = f"in {span(left)} more than an hour" if left > 0 else "and that grows"
+    else:
+        cause, when = "{} is hours behind", f"it catches up in {span(depth / -growth)}" if growth else "that stays so"
+    effects = (f"a new message waits for {span(depth / finishes)}, {when}", *waits)
+    remedy = "start more consumers, or raise their max_in_flight and concurrency"
+    yield of(trouble="lagging", cause=cause, effects=effects, remedy=remedy, is_bad=growth > 0 and left < _HOUR)

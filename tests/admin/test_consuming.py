@@ -1,0 +1,175 @@
+"""What is wrong with the consumers of a channel is one sentence, with what to do."""
+
+import dataclasses
+
+import pytest
+
+from nsq_ha.admin import ChannelStats, Incident
+from nsq_ha.admin.causes import incidents
+from nsq_ha.admin.consuming import unsettled
+from nsq_ha.admin.reading import Reading
+from tests.admin.test_causes import plain
+from tests.dashboard.conftest import channel, node, partition, reading
+
+
+def looks(*channels: ChannelStats, every: float = 10.0, is_plain: bool = False, ordered: bool = False) -> Reading:
+    """Return the last of some looks at one channel."""
+    found: Reading | None = None
+    for number, each in enumerate(channels):
+        if is_plain:
+            nsqd = plain(1)
+            nsqd = dataclasses.replace(
+                nsqd, partitions=(dataclasses.replace(partition("orders", 0, each), nsqd="n:1"),)
+            )
+        else:
+            nsqd = node(1, dataclasses.replace(partition("orders", 0, each), ordered=ordered))
+        found = reading(1000.0 + every * number, nsqd, before=found, is_plain=is_plain)
+    assert found is not None
+    return found
+
+
+def said(now: Reading) -> list[str]:
+    assert all(each.remedy for each in incidents(now))
+    return [each.sentence(now.at) for each in incidents(now)]
+
+
+def only(now: Reading) -> Incident:
+    [found] = incidents(now)
+    return found
+
+
+def moving(*done: int, depth: int = 0, gets: int = 0, **fields: object) -> list[ChannelStats]:
+    """Return a channel that had got rid of these messages at each look, and gets some more between."""
+    return [
+        channel("billing", depth=depth + (gets * n) - each, messages=depth + gets * n, **fields)
+        for n, each in enumerate(done)
+    ]
+
+
+BEHIND = (
+    "orders/billing falls behind: 10/s come, 2.0/s are finished; a new message waits for 43 min, in 4 min more than an"
+    " hour; 5,160 messages wait"
+)
+LATE = (
+    "orders/billing is hours behind; a new message waits for 75 min, it catches up in 2 h 29 min; 8,980 messages wait"
+)
+BLOCKED = (
+    "message 5 of orders-0 blocks orders/billing for at least 30 s; 50 messages wait, the oldest for 10 min; it came"
+    " back 3 times"
+)
+
+
+@pytest.mark.parametrize(
+    ("now", "sentences"),
+    [
+        (looks(channel(depth=0)), []),
+        (looks(channel(depth=50)), []),
+        (looks(channel(depth=1, clients=0)), ["nobody reads orders/billing; 1 message waits"]),
+        (
+            looks(*[channel(depth=50, clients=0, oldest_at=400.0)] * 3),
+            ["nobody reads orders/billing for at least 20 s; 50 messages wait, the oldest for 10 min"],
+        ),
+        (
+            looks(*moving(0, 7, depth=50), *[channel(depth=43, messages=50, clients=0, paused=True, paused_at=1)] * 2),
+            ["nobody reads orders/billing for 20 s; 43 messages wait; it is paused"],
+        ),
+        (
+            looks(*[channel(depth=50, clients=4)] * 2),
+            ["orders/billing stands still: 4 clients take nothing for at least 10 s; 50 messages wait"],
+        ),
+        (
+            looks(*[channel(depth=50, in_flight=2)] * 2),
+            ["orders/billing stands still: 1 client holds 2 messages of it for at least 10 s; 50 messages wait"],
+        ),
+        (
+            looks(*[channel(depth=50, messages=60, in_flight=2)] * 2, is_plain=True),
+            ["orders/billing stands still: 1 client finishes nothing for at least 10 s; 50 messages wait"],
+        ),
+        (looks(*[channel(depth=50, in_flight=2, deferred=50)] * 2), []),  # they wait for the end of a delay
+        (
+            looks(*(channel(depth=50, requeued=n * 20, timed_out=n * 10) for n in range(3))),
+            ["messages of orders/billing fail and come back: 3.0/s requeued or timed out, none finished"],
+        ),
+        (looks(channel(requeued=0), channel(requeued=50)), []),  # all that failed is finished
+        (
+            looks(*moving(0, 20, 40, depth=5000, gets=100)),
+            [BEHIND],
+        ),
+        (
+            looks(*moving(0, 20, 40, depth=9000, gets=10)),
+            [LATE],
+        ),
+        (looks(*moving(0, 20, 40, depth=2000, gets=10)), []),
+        (looks(channel(paused=True, paused_at=1)), ["orders/billing is paused"]),
+        (
+            looks(*[channel(depth=50, paused=True, paused_at=1)] * 3),
+            ["orders/billing is paused; 50 messages wait"],
+        ),
+        (
+            looks(*moving(4, 4, 4, depth=54, in_flight=1), ordered=True),
+            ["message 5 of orders-0 blocks orders/billing for at least 20 s; 50 messages wait"],
+        ),
+        (
+            looks(
+                *(channel(depth=50, messages=54, requeued=n, in_flight=1, oldest_at=400.0) for n in range(4)),
+                ordered=True,
+            ),
+            [BLOCKED],
+        ),
+    ],
+)  # fmt: skip
+def test_each_is_a_sentence(now: Reading, sentences: list[str]) -> None:
+    assert said(now) == sentences
+
+
+def test_the_command_that_finishes_a_message_is_named() -> None:
+    now = looks(*moving(4, 4, 4, depth=54, in_flight=1), ordered=True)
+    assert only(now).remedy.endswith("nsq-ha channel finish orders billing --partition 0 --number 5")
+
+
+@pytest.mark.parametrize(
+    ("now", "is_bad"),
+    [
+        (looks(*[channel(depth=50, in_flight=2)] * 2), False),  # perhaps a slow handler
+        (looks(*[channel(depth=50, in_flight=2)] * 7), True),
+        (looks(*[channel(depth=50, in_flight=2, oldest_at=900.0)] * 2), True),
+        (looks(*[channel(depth=50)] * 2), True),
+        (looks(*moving(4, 4, depth=54, in_flight=1), ordered=True), False),
+        (looks(*moving(0, 20, 40, depth=9000, gets=10)), False),
+        (looks(*moving(0, 20, 40, depth=5000, gets=100)), True),
+        (looks(*moving(0, 1000, 1990, depth=61000, gets=1010)), False),
+    ],
+)
+def test_a_slow_handler_is_a_warning(now: Reading, is_bad: bool) -> None:
+    assert only(now).is_bad is is_bad
+
+
+def test_one_partition_that_nobody_reads_is_named() -> None:
+    found: Reading | None = None
+    for at in (100.0, 120.0):
+        parts = [channel(depth=9, clients=0), channel(depth=9, messages=int(at))]
+        held = [partition("orders", number, each) for number, each in enumerate(parts)]
+        found = reading(at, node(1, *held), before=found)
+    assert found is not None
+    assert said(found) == ["nobody reads orders/billing at partition 0; 18 messages wait"]
+
+
+def test_the_worst_comes_first_and_servers_before_all() -> None:
+    names = {"a": {"depth": 5, "clients": 0}, "b": {"depth": 9, "clients": 0}, "c": {"paused": True, "paused_at": 1}}
+    held = partition("t", 0, *(channel(name, **fields) for name, fields in names.items()))
+    now = reading(1.0, dataclasses.replace(node(1, held), health="NOK"), node(2, error="refused"))
+    assert [each.subject for each in incidents(now)] == ["n:2", "n:1", "t/b", "t/a", "t/c"]
+
+
+def test_a_second_look_is_worth_it_only_where_messages_and_consumers_are() -> None:
+    assert not unsettled(looks(channel()))
+    assert not unsettled(looks(channel(depth=9, clients=0)))
+    assert unsettled(looks(channel(depth=9)))
+    assert unsettled(looks(channel(depth=9), channel(depth=9), every=5.0))
+    assert not unsettled(looks(*moving(0, 5, depth=9), every=5.0))
+    assert unsettled(looks(*moving(0, 5, depth=900), every=5.0))
+    assert not unsettled(looks(channel(depth=9), channel(depth=9)))
+
+
+def test_a_clock_that_was_set_back_begins_anew() -> None:
+    assert said(looks(*[channel(depth=50)] * 2, every=-10.0)) == []
