@@ -103,10 +103,13 @@ nitpick_ignore += [
     ("py:class", name)
     for name in ("Access", "Advice", "Cluster", "FilterRule", "Key", "Publisher", "Rule", "Upgrade", "_Handler")
 ]
-nitpick_ignore += [("py:class", name) for name in ("Earlier", "Memory", "Replicas", "TopicPartition", "Trouble")]
+nitpick_ignore += [
+    ("py:class", name) for name in ("ChannelFlow", "Earlier", "Memory", "Replicas", "TopicPartition", "Trouble")
+]
 nitpick_ignore += [
     ("py:class", f"nsq_ha.{name}")
     for name in (
+        "admin.memory.ChannelFlow",
         "admin.memory.Memory",
         "admin.reading.Earlier",
         "admin.reading.Replicas",

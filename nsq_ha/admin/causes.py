@@ -119,6 +119,11 @@ def incomplete(reading: Reading) -> frozenset[str]:
     return frozenset(listed | {topic for led in lost for topic, _ in led if topic in reading.names})
 
 
+def at_least(reading: Reading) -> str:
+    """Return the mark of a sum over the cluster that lacks a part; empty if it is whole."""
+    return "≥ " if incomplete(reading) else ""
+
+
 def _unanswered(reading: Reading) -> Incident:
     """Return the incident that no nsqlookupd, or nobody, answers."""
     known = max(reading.remembered.lookupds.values(), key=lambda each: each.seen, default=None)
@@ -193,7 +198,7 @@ def _lost(reading: Reading, address: str, lost: frozenset[str]) -> Incident:
     )
 
 
-def _seen(cause: str, known: Sighting | None, at: float, done: str = "seen") -> str:
+def _seen(cause: str, known: Sighting | None, at: float, done: str = "seen by nsq-ha") -> str:
     """Return a cause with all that is known of its time, unless ``since`` says it."""
     if known is None or not known.seen or known.since is not None:
         return cause
@@ -212,7 +217,7 @@ def _remedy(address: str, said: NodeStats | None, *, is_listed: bool) -> str:
         return "see whether its process is stopped (kill -CONT), its disk or the network hangs; otherwise restart it"
     if is_listed:
         return "start it, or open its HTTP port; with -tls-required=true, give --tls-ca, or use tcp-https there"
-    return f"start it, or free its way; if it was removed for good: nsq-ha node forget {address}"
+    return f"start it, or repair the network path to it; if it was removed for good: nsq-ha node forget {address}"
 
 
 def _writes(reading: Reading, address: str, lost: frozenset[str], *, is_more: bool) -> list[str]:
@@ -354,7 +359,7 @@ def _rest(reading: Reading, explained: frozenset[TopicPartition], *, is_explaine
         yield Incident(
             trouble="leaderless",
             subject="cluster",
-            cause=_seen(f"{_without_leader(len(left))}: {some(names, 3)}", first, reading.at, "led"),
+            cause=_seen(f"{_without_leader(len(left))}: {some(names, 3)}", first, reading.at, "seen led by nsq-ha"),
             since=None if first is None else first.since,
             remedy="wait half a minute; if it stays, start the nsqds that hold it, and look at the nsqlookupds' logs",
             unled=frozenset(left),

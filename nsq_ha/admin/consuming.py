@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from nsq_ha.admin.incident import OF_CHANNELS, Incident
-from nsq_ha.admin.memory import Flow
+from nsq_ha.admin.memory import ChannelFlow
 from nsq_ha.admin.words import counted, per_second, some, span
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _SOME_FAIL: Final = 0.1
 _RARE: Final = 0.001
 """Failures a second that are as good as none."""
 
-_Parts = Sequence[tuple["FigureRow", Flow]]
+_Parts = Sequence[tuple["FigureRow", ChannelFlow]]
 
 
 class _Lasts(TypedDict, total=False):
@@ -41,7 +41,7 @@ class _Lasts(TypedDict, total=False):
 
 def of_consumers(reading: Reading) -> list[Incident]:
     """Return what is wrong with consumers: kind by kind, the channels with the most messages first."""
-    parts: dict[tuple[str, str], list[tuple[FigureRow, Flow]]] = {}
+    parts: dict[tuple[str, str], list[tuple[FigureRow, ChannelFlow]]] = {}
     for row in reading.parts:
         if row.channel is not None and (flow := reading.flow(row)) is not None:
             parts.setdefault((row.topic, row.name), []).append((row, flow))
@@ -116,14 +116,14 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incide
         )
     if is_running:
         flows = [flow for _, flow in parts]
-        yield from () if heads else _failing(of, row, flows)
-        yield from _lagging(of, waits, flows)
+        failing = [] if heads else list(_failing(of, row, flows))
+        yield from failing or _lagging(of, waits, flows)
     if channel.state:
         remedy, cause = f"if that is over: nsq-ha channel resume {command}", f"{{}} is {channel.state}"
         yield of(trouble="stopped", cause=cause, effects=waits if channel.depth else (), remedy=remedy, is_bad=False)
 
 
-def _is_long(reading: Reading, row: FigureRow, flow: Flow) -> bool:
+def _is_long(reading: Reading, row: FigureRow, flow: ChannelFlow) -> bool:
     return max(reading.at - flow.since, row.lag or 0.0) >= LONG
 
 
@@ -135,7 +135,7 @@ def _lasts(parts: _Parts) -> _Lasts:
     return {"since": latest.since, "is_older": latest.since == latest.began}
 
 
-def _failing(of: partial[Incident], row: FigureRow, flows: Sequence[Flow]) -> Iterator[Incident]:
+def _failing(of: partial[Incident], row: FigureRow, flows: Sequence[ChannelFlow]) -> Iterator[Incident]:
     finishes, failures = sum(each.finishes for each in flows), sum(each.failures for each in flows)
     if row.channel and row.channel.held and failures > max(_RARE, _SOME_FAIL * finishes):
         rates = f"{per_second(failures)} requeued or timed out, {per_second(finishes)} finished"
@@ -144,7 +144,7 @@ def _failing(of: partial[Incident], row: FigureRow, flows: Sequence[Flow]) -> It
         yield of(trouble="failing", cause=cause, remedy=remedy, is_bad=failures > finishes)
 
 
-def _lagging(of: partial[Incident], waits: tuple[str, ...], flows: Sequence[Flow]) -> Iterator[Incident]:
+def _lagging(of: partial[Incident], waits: tuple[str, ...], flows: Sequence[ChannelFlow]) -> Iterator[Incident]:
     finishes, growth = sum(each.finishes for each in flows), sum(each.growth for each in flows)
     depth, seconds = sum(each.depth for each in flows), max((each.at - each.began for each in flows), default=0.0)
     if not finishes or seconds < STILL or depth < (LONG if growth > 0 else _HOUR) * finishes:

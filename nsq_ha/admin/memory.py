@@ -22,7 +22,7 @@ UNBROKEN: Final = 10.0
 """Seconds between two looks up to which the time of what happened between them is known well enough."""
 
 SMOOTHED: Final = 60.0
-"""Seconds over which the rates of a :class:`Flow` are smoothed."""
+"""Seconds over which the rates of a :class:`ChannelFlow` are smoothed."""
 
 TopicPartition = tuple[str, int]
 """A topic and a partition."""
@@ -57,7 +57,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class ChannelFlow:
     """How the messages of a channel move in one part of its topic.
 
     Attributes:
@@ -84,11 +84,11 @@ class Flow:
     failures: float = 0.0
     growth: float = 0.0
 
-    def after(self, at: float, done: int, failed: int, depth: int) -> Flow:
+    def after(self, at: float, done: int, failed: int, depth: int) -> ChannelFlow:
         """Return it after another look; the rates are those of the last minute, or of all looks if they were fewer."""
         seconds = at - self.at
         if seconds <= 0:  # the clock was set
-            return Flow(at, done, failed, depth, at, at)
+            return ChannelFlow(at, done, failed, depth, at, at)
         kept = math.exp(-seconds / SMOOTHED) if self.at > self.began else 0.0
         finished, returned = (
             max(0, done - self.done),
@@ -98,7 +98,7 @@ class Flow:
         smooth = [old * kept + grown / seconds * (1 - kept) for old, grown in rates]
         is_same = done == self.done
         moved = (self.since, self.returned + returned) if is_same else (at, 0)
-        return Flow(at, done, failed, depth, self.began, *moved, *smooth)
+        return ChannelFlow(at, done, failed, depth, self.began, *moved, *smooth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Memory:
     lookupds: Mapping[str, Sighting] = field(default_factory=dict)
     unled: Mapping[str, Sighting] = field(default_factory=dict)
     at: float = 0.0
-    flows: Mapping[str, Flow] = field(default_factory=dict)
+    flows: Mapping[str, ChannelFlow] = field(default_factory=dict)
 
     def after(
         self,

@@ -24,7 +24,7 @@ from nsq_ha.admin.description import (
     TopicStats,
     topics_of,
 )
-from nsq_ha.admin.memory import MAX_LED, SMOOTHED, Flow, Memory, Sighting, TopicPartition
+from nsq_ha.admin.memory import MAX_LED, SMOOTHED, ChannelFlow, Memory, Sighting, TopicPartition
 from nsq_ha.engine.answers import NodeInfo, TopicInfo
 from nsq_ha.errors import LookupUnavailableError
 
@@ -310,11 +310,11 @@ class Reading:
         return replace(found, flows=self.flows)
 
     @cached_property
-    def flows(self) -> Mapping[str, Flow]:
+    def flows(self) -> Mapping[str, ChannelFlow]:
         """How the parts of channels move that have messages, or that had some a moment ago, by :func:`flow_key`."""
         if not (self.is_fresh and self.nodes):
             return self.memory.flows
-        found, known = dict[str, Flow](), self.memory.flows
+        found, known = dict[str, ChannelFlow](), self.memory.flows
         done = _done_plain if self.is_plain else _done
         for row in self.parts:
             if (channel := row.channel) is None:
@@ -322,7 +322,7 @@ class Reading:
             old = known.get(key := flow_key(row))
             if (old or channel.held) and len(found) < MAX_LED:
                 now = done(channel), channel.requeued + channel.timed_out, channel.depth
-                flow = old.after(self.at, *now) if old else Flow(self.at, *now, self.at, self.at)
+                flow = old.after(self.at, *now) if old else ChannelFlow(self.at, *now, self.at, self.at)
                 if channel.held or self.at - flow.since < SMOOTHED:
                     found[key] = flow
         return found
@@ -427,6 +427,16 @@ class Reading:
         """The sums of all channels, by topic and channel."""
         return {(row.topic, row.name): row.channel for row in self.rows if row.channel is not None}
 
+    @property
+    def waiting(self) -> int:
+        """Number of messages that wait in all channels, and in plain topics without one."""
+        return sum(row.depth or 0 for row in self.rows)
+
+    @property
+    def lag(self) -> float | None:
+        """For how many seconds the oldest of all waiting messages waits. None if it is unknown."""
+        return max((row.lag for row in self.rows if row.lag is not None), default=None)
+
     def partitions(self, topic: str) -> list[int]:
         """Return the partitions of a topic that any nsqd holds."""
         return self._numbers.get(topic, [])
@@ -506,7 +516,7 @@ class Reading:
             if part in before:
                 yield part, entry, before[part], seconds
 
-    def flow(self, row: FigureRow) -> Flow | None:
+    def flow(self, row: FigureRow) -> ChannelFlow | None:
         """Return how the channel of one of :attr:`parts` moves. None if nothing was in it, or of too many channels."""
         return self.flows.get(flow_key(row))
 

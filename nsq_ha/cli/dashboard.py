@@ -38,12 +38,13 @@ TOKEN_VARIABLE: Final = "NSQ_HA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a v
     "--trace-log",
     "trace_logs",
     multiple=True,
-    type=FILE,
-    help="Trace log of producers or consumers that a search reads. May be repeated.",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Trace log of producers or consumers that a search reads, as soon as there is one. May be repeated.",
 )
 @click.option(
     "--decode", "decoders", multiple=True, metavar="MODULE:FUNCTION", help="Shows bodies, from bytes. May be repeated."
 )
+@click.option("--base-path", default="", metavar="PATH", help="Path below which a proxy shows it, such as /nsq.")
 @click.option(
     "--change-log",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from nsq_ha.admin.causes import expected, incidents
+from nsq_ha.admin.causes import at_least, expected, incidents
 from nsq_ha.admin.words import counted, span
 from nsq_ha.cli.options import SECONDS, cluster_options
 from nsq_ha.cli.output import SORTS, cell, clean, columns_of, fitting, in_order, natural_width, number
@@ -258,7 +258,7 @@ class Screen:
         line = Text(f"nsq-ha top  {clean(self.name)}", style="bold")
         if self.reading is None:
             return [line, Text("reading the statistics ...")]
-        reading, rows = self.reading, self.reading.rows
+        reading, rows, least = self.reading, self.reading.rows, at_least(self.reading)
         lookupds = {each.url for each in reading.lookupds} | reading.remembered.lookupds.keys()
         parts = [
             "plain" if reading.is_plain else "partitioned",
@@ -269,10 +269,10 @@ class Screen:
         published = {row.topic: row.in_rate for row in rows if row.in_rate is not None}
         done = [row.out_rate for row in rows if row.out_rate is not None]
         totals = [
-            f"in {number(sum(published.values())) if published else '-'}/s",
-            f"out {number(sum(done)) if done else '-'}/s",
-            f"depth {number(sum(row.depth or 0 for row in rows))}",
-            f"in flight {number(sum(row.channel.in_flight for row in rows if row.channel))}",
+            f"in {least}{number(sum(published.values())) if published else '-'}/s",
+            f"out {least}{number(sum(done)) if done else '-'}/s",
+            f"depth {least}{number(reading.waiting)}",
+            f"in flight {least}{number(sum(row.channel.in_flight for row in rows if row.channel))}",
         ]
         return [line, Text(", ".join(parts)), Text(", ".join(totals))]
 

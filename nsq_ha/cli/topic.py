@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -24,6 +25,8 @@ from nsq_ha.cli.output import (
     wants_json,
 )
 from nsq_ha.cli.running import Progress, run
+from nsq_ha.cli.seen import look
+from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.errors import ConfigError, ServerError
 from nsq_ha.options.checks import MAX_PARTITIONS
 from nsq_ha.policy.topology import TopicMeta, TopicView, tcp_address
@@ -235,6 +238,9 @@ def empty(name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> No
 @click.option(
     "--retention-days", type=click.IntRange(1), help="Days for which messages are kept. Default: the server's."
 )
+@click.option(
+    "--sync-every", type=click.IntRange(1), help="Messages after which the disk is synced. Default: the server's."
+)
 @click.option("--register-channels", is_flag=True, help="Channels must be created before a consumer can use them.")
 @click.option("--timeout", type=SECONDS, default=150.0, help="Seconds to wait until it is usable.")
 @cluster_options
@@ -259,13 +265,24 @@ def create(name: str, cluster: ClusterAccess, as_json: bool | None, **options: A
 
 @command_of(topic, name="list", shows=True)
 def list_topics(cluster: ClusterAccess, as_json: bool | None) -> None:
-    """List all topics."""
-    topics = sorted(run(cluster.ask(lambda admin: admin.topics())), key=lambda info: info.name)
+    """List all topics: partitions, messages, what waits in their channels. For rates: `top`."""
+    reading = run(cluster.ask(lambda admin: look(cluster, admin)))
+    reading.require()
+    depths = Counter[str]()
+    for row in reading.rows:
+        depths[row.topic] += row.depth or 0
+    names = ("topic", "ordered", "extended", "partitions", "messages", "depth")
+    rows = []
+    for each in reading.names:
+        info, stats = reading.listed.get(each, TopicInfo(each)), reading.topics.get(each)
+        held = None if reading.is_plain else len(reading.partitions(each))
+        figures = (None, None) if stats is None else (stats.messages, depths[each])
+        rows.append((each, info.ordered, info.extend_support, held, *figures))
     if wants_json(as_json):
-        for info in topics:
-            print_json({"topic": info.name, "ordered": info.ordered, "extended": info.extend_support})
+        for values in rows:
+            print_json(dict(zip(names, values, strict=True)))
     else:
-        print_table(["topic", "ordered", "extended"], [(i.name, i.ordered, i.extend_support) for i in topics])
+        print_table([*names[:3], *(f"{each}#" for each in names[3:])], rows)
 
 
 @_command(shows=True)

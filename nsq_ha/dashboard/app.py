@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import quote
 
 import uvicorn
 from starlette.applications import Starlette
@@ -57,6 +59,7 @@ from nsq_ha.errors import ConfigError, NsqError
 
 T = TypeVar("T")
 
+_LINK: Final = re.compile(r'(?<= )(href|src|action|data-base)="/')
 _STATIC: Final = Path(__file__).parent / "static"
 
 
@@ -77,6 +80,7 @@ class Dashboard:
         self._admin = admin
         self._options = options
         self._extra = extra
+        self._base = "".join(f"/{quote(each)}" for each in segments(options.base_path))
         self._guard = Guard(options.token, hosts=(*options.hosts, options.host), is_private=options.is_private)
         self._history = History(max(2, round(options.history / options.interval)))
         self.poller: Poller = Poller(admin, self._history, interval=options.interval, limit=options.limit)
@@ -107,7 +111,7 @@ class Dashboard:
             Route("/act/{name}", changing.act, methods=["POST"]),
             Route("/{rest:path}", self._live, methods=["GET"]),
         ]
-        return Checked(Starlette(routes=routes, exception_handlers={ClientDisconnect: _gone}), self._guard)
+        return Checked(Starlette(routes=routes, exception_handlers={ClientDisconnect: _gone}), self._guard, self._base)
 
     def render(self, place: str, *, may_change: bool) -> Page:
         """Return a live page with its banner; it is rendered once for each reading.
@@ -154,13 +158,21 @@ class Dashboard:
             refresh=max(2, round(self._options.interval)),
             more=[(f"/{self._extra.place}", self._extra.title)] if self._extra else (),
         )
-        return HTMLResponse(text.encode("utf-8", "replace"), status_code=page.status)
+        return HTMLResponse(self._below(text).encode("utf-8", "replace"), status_code=page.status)
+
+    def _below(self, text: str) -> str:
+        """Return a page whose links are below the path of a proxy."""
+        return _LINK.sub(rf'\1="{self._base}/', text) if self._base else text
 
     async def _live(self, request: Request) -> Response:
         return self._respond(request, self.render(address(request), may_change=self._may(request)), is_live=True)
 
     async def _events(self, request: Request) -> Response:
         return StreamingResponse(self._stream(request), media_type="text/event-stream")
+
+    def _sent(self, page: Page) -> bytes:
+        lines = self._below(page.content).encode("utf-8", "replace").splitlines()
+        return b"event: page\n" + b"".join(b"data: " + line + b"\n" for line in lines) + b"\n"
 
     async def _metrics(self, _request: Request) -> Response:
         reading = self._history.latest
@@ -173,12 +185,12 @@ class Dashboard:
             if self._guard.is_private and self._guard.session(session_of(request)) is None:
                 return
             if segments(place) == ["messages"]:
-                yield _sent(await self._look(place))
+                yield self._sent(await self._look(place))
             else:
-                yield _sent(self.render(place, may_change=self._may(request)))
+                yield self._sent(self.render(place, may_change=self._may(request)))
         if self._extra is not None:
             self._rendered.clear()  # what the program found since the last reading
-            yield _sent(self.render(place, may_change=False)) + b"event: end\ndata:\n\n"
+            yield self._sent(self.render(place, may_change=False)) + b"event: end\ndata:\n\n"
 
     async def _search(self, request: Request) -> Response:
         async def ask(board: Board) -> Answer | None:
@@ -232,11 +244,6 @@ def _framed(board: Board, page: Page) -> Page:
     return Page(page.title, frame.live(board, page), page.status)
 
 
-def _sent(page: Page) -> bytes:
-    lines = page.content.encode("utf-8", "replace").splitlines()
-    return b"event: page\n" + b"".join(b"data: " + line + b"\n" for line in lines) + b"\n"
-
-
 async def _gone(_request: Request, _error: Exception) -> Response:
     """Answer a form whose sender has left in the middle; nobody reads it."""
     return Response(status_code=400)
@@ -285,6 +292,7 @@ class DashboardOptions:
         trace_logs: Files that a search for a message reads.
         decoders: Functions that show bodies, each as ``MODULE:FUNCTION``; they get bytes.
         change_log: A file to which each change is appended, as a line of JSON.
+        base_path: The path below which a proxy shows the dashboard, such as ``/nsq``, whether it removes that or not.
     """
 
     host: str = "127.0.0.1"
@@ -298,6 +306,7 @@ class DashboardOptions:
     trace_logs: tuple[Path, ...] = ()
     decoders: tuple[str, ...] = ()
     change_log: Path | None = None
+    base_path: str = ""
 
     @property
     def is_private(self) -> bool:

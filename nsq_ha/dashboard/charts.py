@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.admin.incident import OF_CHANNELS
 from nsq_ha.admin.words import some
 from nsq_ha.base.markup import Child, Html, join, tag, visible
 from nsq_ha.dashboard import figures
@@ -111,7 +112,9 @@ def timeline(name: str, begin: float, end: float, periods: Sequence[Period], mar
     first: dict[str, float] = {}
     for subject, when in [(p.subject, p.began) for p in periods] + [(m.subject, m.at) for m in marks]:
         first[subject] = min(when, first.get(subject, math.inf))
-    subjects = sorted(first, key=lambda subject: (subject != "cluster", first[subject], subject))
+    now = {period.subject for period in periods if period.ended is None}  # there is always room for these
+    channels = {period.subject for period in periods if period.trouble in OF_CHANNELS}  # after the servers
+    subjects = sorted(first, key=lambda each: (each not in now, each in channels, each != "cluster", first[each], each))
     rows = []
     for subject in subjects[:_MAX_ROWS]:
         shapes = [

@@ -212,11 +212,13 @@ class Checked:
     Args:
         app: The routes.
         guard: The rules.
+        base: The path below which a proxy shows them; it may remove it or not.
     """
 
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+    def __init__(self, app: ASGIApp, guard: Guard, base: str = "") -> None:
         self._app = app
         self._guard = guard
+        self._base = base.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -226,9 +228,17 @@ class Checked:
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+                found = (
+                    (name, self._base + value if name == b"location" else value)
+                    for name, value in message.get("headers", ())
+                )
+                message["headers"] = [*found, *_HEADERS]
             await send(message)
 
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        if self._base and (raw + b"/").startswith(self._base + b"/"):
+            raw = raw[len(self._base) :] or b"/"
+            scope = {**scope, "raw_path": raw, "path": unquote(raw.decode("ascii", "replace"))}
         app = self._refusal(scope) or self._app
         await app(scope, receive, answer)
 

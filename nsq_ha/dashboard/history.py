@@ -194,6 +194,7 @@ class History:
             # One that is missing in another way now has not come back.
             is_missing = trouble in MISSING and any((each, subject) in now for each in MISSING)
             is_missing |= trouble == "cut" and any(each == "cut" for each, _ in now)
+            is_missing |= trouble in OF_CHANNELS and any((each, subject) in now for each in OF_CHANNELS)
             is_told = trouble == "leaderless" and (subject in moved or subject.rpartition("-")[0] not in reading.names)
             is_told |= trouble in OF_CHANNELS and tuple(subject.split("/")) not in reading.channels
             if not is_missing and not is_told:  # by another event
@@ -238,9 +239,9 @@ def _values(reading: Reading) -> Iterator[tuple[Key, float]]:
     channels = [row for row in reading.rows if row.channel is not None]
     topics = {topic: rate for (topic, *part), rate in reading.published.items() if part == [None, None]}
     if not lacking:
-        yield ("cluster", "depth"), sum(row.depth or 0 for row in reading.rows)
+        yield ("cluster", "depth"), reading.waiting
         yield ("cluster", "in_flight"), sum(row.channel.in_flight for row in channels if row.channel)
-        yield ("cluster", "lag"), max((row.lag for row in channels if row.lag is not None), default=_NAN)
+        yield ("cluster", "lag"), _NAN if reading.lag is None else reading.lag
     if reading.seconds is not None:
         yield ("cluster", "published"), sum(topics.values())
         for name in Rates._fields:

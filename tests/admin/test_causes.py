@@ -190,7 +190,7 @@ def test_without_nsqlookupds_the_nsqds_that_are_known_are_shown() -> None:
     assert incomplete(now) == {"orders"}
     assert incomplete(dataclasses.replace(now, absent={A: plain(1, 5), B: plain(2, 7)})) == frozenset()
     nobody = dataclasses.replace(now, errors=NO_ANSWER | {"nsqds": "refused"}, at=200.0)
-    assert said(nobody)[0].startswith("no nsqlookupd answers, last seen 100 s ago; clients")
+    assert said(nobody)[0].startswith("no nsqlookupd answers, last seen by nsq-ha 100 s ago; clients")
     with pytest.raises(LookupUnavailableError, match="refused"):
         nobody.require()
 
@@ -206,7 +206,7 @@ def test_a_partition_stays_without_leader_though_its_nsqd_is_back() -> None:
     assert said(after(302.0, node(1), node(2), before=later)) == []  # the topic was deleted
     asleep = reading(100.0, node(1, partition("orders")))
     unseen = after(900.0, node(1, partition("orders", is_leader=False)), before=asleep)
-    assert said(unseen) == ["1 partition has no leader: orders-0, last led 13 min ago"]
+    assert said(unseen) == ["1 partition has no leader: orders-0, last seen led by nsq-ha 13 min ago"]
 
 
 def test_partitions_that_moved_are_counted_though_others_have_no_leader() -> None:
@@ -222,7 +222,7 @@ def test_partitions_that_moved_are_counted_though_others_have_no_leader() -> Non
 
 def test_a_silent_nsqd_was_last_seen_when_somebody_looked() -> None:
     now = after(160.0, node(1, error="refused"), node(2, *LED), node(3, *FOLLOWED))
-    assert said(now) == ["nsqd n:1 does not answer, last seen 60 s ago; 14 partitions led by others"]
+    assert said(now) == ["nsqd n:1 does not answer, last seen by nsq-ha 60 s ago; 14 partitions led by others"]
 
 
 def test_partitions_that_nobody_leads_since_a_follower_died_follow_from_its_death() -> None:
@@ -258,7 +258,7 @@ def test_the_worst_comes_first() -> None:
 
 def test_a_loss_long_after_the_last_look_has_no_beginning() -> None:
     now = after(4000.0, node(2, *LED), node(3, *FOLLOWED))
-    assert said(now) == ["nsqd n:1 gone, last seen 65 min ago; 14 partitions led by others"]
+    assert said(now) == ["nsqd n:1 gone, last seen by nsq-ha 65 min ago; 14 partitions led by others"]
 
 
 def test_an_nsqd_that_left_without_a_trace_stops_nothing() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 
 import httpx
@@ -83,3 +84,17 @@ async def test_metrics_need_the_token_if_others_reach_the_dashboard() -> None:
         found = [await client.get("/metrics", headers=each) for each in ({}, {"authorization": f"Bearer {TOKEN}"})]
     assert [each.status_code for each in found] == [403, 200]
     assert found[1].headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+async def test_links_and_refusals_are_below_the_path_of_a_proxy() -> None:
+    """Of 12 links, none worked."""
+    options = DashboardOptions(token=TOKEN, may_change=True, base_path="nsq/")
+    app = Dashboard(AdminClient("127.0.0.1:1"), options).app()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        for place in ("/nsq", ""):  # a proxy may remove the path, or not
+            page = await client.get(f"{place}/topics")
+            links = re.findall(r'(?:href|src|action|data-base)="(/[^"]*)"', page.text)
+            assert (page.status_code, len(links) > 9, {link[:5] for link in links}) == (200, True, {"/nsq/"})
+            assert (await client.get(f"{place}/confirm/pause")).headers["location"] == "/nsq/sign-in"
+            assert (await client.get(f"{place}/static/dashboard.js")).status_code == 200
+            assert (await client.get(f"{place}/topics/nsq%2Fx")).status_code == 200

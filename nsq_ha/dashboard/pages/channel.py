@@ -26,18 +26,19 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
     if channel is None:
         return ui.missing(board, f"Topic {topic!r} has no channel {name!r}", (topic, ("topics", topic)))
     parts = [row for row in reading.parts if (row.topic, row.name) == (topic, name)]
-    subject = f"{topic}/{name}"
+    subject, missing = f"{topic}/{name}", incomplete(board, topic)
+    least = "" if missing is None else "≥ "
     events = [event for event in reversed(history.events) if event.subject == subject]
     content = join(
         ui.crumbs(("Topics", ("topics",)), (topic, ("topics", topic))),
         tag("p", ui.states(channel)),
-        incomplete(board, topic),
+        missing,
         _buttons(board, topic, channel),
         ui.tiles(
-            ("waiting", figures.count(channel.depth), ""),
+            ("waiting", least + figures.count(channel.depth), ""),
             ("lag", figures.span(None if reading.is_plain else channel.lag(reading.at)), ""),
-            ("in flight", figures.count(channel.in_flight), ""),
-            ("deferred", figures.count(channel.deferred), ""),
+            ("in flight", least + figures.count(channel.in_flight), ""),
+            ("deferred", least + figures.count(channel.deferred), ""),
             ("requeued", figures.count(channel.requeued), ""),
             ("timed out", figures.count(channel.timed_out), ""),
             ("clients", figures.count(channel.clients), "" if channel.clients or not channel.depth else "warning"),
@@ -60,12 +61,7 @@ def _charts(board: Board, topic: str, name: str) -> Html:
 
 
 def _buttons(board: Board, topic: str, channel: ChannelStats) -> Html | None:
-    wanted = [
-        *(["pause"] if channel.paused_at < channel.places else []),
-        *(["unpause"] if channel.paused else []),
-        *(["skip"] if channel.skipped_at < channel.places else []),
-        *(["unskip"] if channel.skipped else []),
-    ]
+    wanted = ("unpause" if channel.paused else "pause", "unskip" if channel.skipped else "skip")
     found = possible(board.reading, *wanted, "empty", "reset", "delete-channel")
     return ui.buttons(board, found, topic=topic, channel=channel.name)
 

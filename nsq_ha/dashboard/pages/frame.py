@@ -68,6 +68,7 @@ def document(
         tag("main", page.content, id="content", tabindex="-1"),
         tag("footer", f"nsq_ha {__version__}", tag("span", id="connection", role="status")),
         data_live=is_live,
+        data_base="/",
     )
     return Html("<!doctype html>\n" + tag("html", head, body, lang="en"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.admin.causes import expected, incidents, incomplete, unled
+from nsq_ha.admin.causes import at_least, expected, incidents, unled
 from nsq_ha.admin.incident import OF_CHANNELS, Incident
 from nsq_ha.base.markup import Child, Html, join, link, path, tag
 from nsq_ha.dashboard import figures
@@ -40,10 +40,11 @@ def overview(board: Board) -> Page:
 
 
 def _tiles(board: Board) -> Html:
-    reading, history = board.reading, board.history
+    reading = board.reading
     answering, nodes = expected(reading)
     leaderless = len(unled(reading))
-    messages = None if incomplete(reading) else sum(topic.messages for topic in reading.topics.values())
+    least = at_least(reading)
+    part = "warning" if least else ""
     level = "bad" if answering < nodes else "good" if nodes else "warning"
     unknown = (figures.NONE, "")  # nobody was asked
     facts: list[tuple[str, Child, str]] = [
@@ -55,10 +56,10 @@ def _tiles(board: Board) -> Html:
         without = (figures.count(leaderless), "bad" if leaderless else "good")
         facts.append(("partitions without leader", *(without if reading.is_fresh else unknown)))
     facts += [
-        ("published", figures.rate(history.last("cluster", "published")), ""),
-        ("waiting", figures.short(history.last("cluster", "depth")), ""),
-        ("longest lag", figures.span(history.last("cluster", "lag")), ""),
-        ("messages so far", figures.short(messages), ""),
+        ("published", least + figures.rate(board.history.last("cluster", "published")), part),
+        ("waiting", least + figures.short(reading.waiting), part),
+        ("longest lag", least + figures.span(reading.lag), part),
+        ("messages so far", least + figures.short(sum(each.messages for each in reading.topics.values())), part),
     ]
     return ui.tiles(*facts)
 

@@ -46,8 +46,8 @@ def timeline(board: Board) -> Page:
             tag(
                 "p",
                 None if is_plain else legend("mark", "leader moved"),
-                legend("silent", "no answer" if is_plain else "no answer, or nobody serves it"),
-                None if is_plain else legend("unstable", "cluster unstable"),
+                legend("silent", "no answer, not served, or not consumed"),
+                legend("unstable", "falling behind" if is_plain else "unstable, or falling behind"),
                 class_="legends",
             ),
         ),

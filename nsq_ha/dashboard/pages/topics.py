@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsq_ha.admin.causes import expected, incidents, unled
+from nsq_ha.admin.causes import incomplete as lacks_part
 from nsq_ha.admin.words import partly, some
 from nsq_ha.base.markup import Child, Html, join, path, query, tag
 from nsq_ha.dashboard import figures
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from nsq_ha.admin import Latency, PartitionDescription, PartitionStats, TopicStats
     from nsq_ha.admin.memory import TopicPartition
     from nsq_ha.admin.reading import FigureRow
-
-
-_CHANGES: Final = ("create-channel", "expand", "pause-topic", "unpause-topic", "empty-topic", "delete-topic")
 
 
 def topics(board: Board) -> Page:
@@ -66,10 +64,11 @@ class _TopicRow(NamedTuple):
 
 
 def _columns(board: Board) -> list[TableColumn]:
-    reading = board.reading
+    reading, lacking = board.reading, lacks_part(board.reading)
 
     def kind(row: _TopicRow) -> Child:
-        return join(flags(board, row.name), None if row.stats else ui.badge("no nsqd has it", "warning"))
+        lacks = "no nsqd has it" if row.stats is None else "a part is missing" if row.name in lacking else ""
+        return join(flags(board, row.name), ui.badge(lacks, "warning") if lacks else None)
 
     columns = [TableColumn("topic", lambda row: ui.topic_link(row.name), key="name"), TableColumn("kind", kind)]
     if not reading.is_plain:
@@ -130,17 +129,19 @@ def topic_page(board: Board, name: str) -> Page:
     nsqds = [each for each in history.events if each.kind == "nsqd"] if reading.is_plain else []  # each may have some
     events = sorted([*history.events_of(name), *nsqds], key=lambda each: -each.at)
     missing = incomplete(board, name)
-    level = "warning" if missing is not None else ""
+    is_paused = topic is not None and any(each.paused for each in topic.partitions)
+    own = ("unpause-topic" if is_paused else "pause-topic", "empty-topic")
+    level, least = ("warning", "≥ ") if missing is not None else ("", "")
     content = join(
         ui.crumbs(("Topics", ("topics",))),
         tag("p", flags(board, name)),
         missing,
-        ui.buttons(board, possible(reading, *_CHANGES), topic=name),
+        ui.buttons(board, possible(reading, "create-channel", "expand", *own, "delete-topic"), topic=name),
         ui.tiles(
-            ("published", figures.rate(reading.published.get((name, None, None))), level),
-            ("messages so far", figures.short(topic.messages if topic else None), level),
-            ("waiting", figures.short(sum(row.depth or 0 for row in reading.rows if row.topic == name)), level),
-            ("in flight", figures.short(sum(c.in_flight for c in channels)), level),
+            ("published", least + figures.rate(reading.published.get((name, None, None))), level),
+            ("messages so far", least + figures.short(topic.messages if topic else None), level),
+            ("waiting", least + figures.short(sum(row.depth or 0 for row in reading.rows if row.topic == name)), level),
+            ("in flight", least + figures.short(sum(c.in_flight for c in channels)), level),
         ),
         ui.charts(
             board,

@@ -135,7 +135,9 @@ content.addEventListener("keydown", event => {
 
 localTimes(document);
 if (document.body.hasAttribute("data-live")) {
-  const source = new EventSource("/events?page=" + encodeURIComponent(location.pathname + location.search));
+  const base = document.body.dataset.base; // "/", or the path below which a proxy shows the dashboard, with a slash
+  const place = "/" + location.pathname.slice(base.length) + location.search;
+  const source = new EventSource(base + "events?page=" + encodeURIComponent(place));
   source.addEventListener("page", event => {
     connection.textContent = "";
     refresh(event.data);
