@@ -12,6 +12,7 @@ from typing import Final, cast
 
 import pytest
 
+from nsq_ha.cli.dev import EXAMPLES
 from nsq_ha.devcluster import DevCluster
 from tests.examples import ROOT, PageRun, examples_of
 from tests.spark_host import SparkHost
@@ -77,6 +78,12 @@ def tutorials() -> list[Path]:
 def test_the_journey_has_every_page_of_the_tutorial() -> None:
     assert "](docs/tutorial/first-message.md) continues with this cluster" in README.read_text("utf-8")
     assert sorted(tutorials()) == sorted(TUTORIAL.glob("*.md"))
+
+
+def test_the_first_program_gets_its_message_if_it_subscribes_late() -> None:
+    """A message that is published before its channel exists would never come."""
+    [(topic, channel)] = re.findall(r'Consumer\("(\w+)", "(\w+)"', README.read_text("utf-8"))
+    assert channel in {wanted.name: channels for wanted, channels, _ in EXAMPLES}[topic]
 
 
 def as_on_a_plain_cluster(code: str) -> str:

@@ -45,7 +45,7 @@ _KINDS: Final = ("ordered", "extended")
 
 _OF_LETTERS: Final = ("archive", "clerk", "count", "office", "post", "print", "read", "scan", "send", "stamp")
 EXAMPLES: Final = (
-    (Wanted("orders", 4), (), ()),
+    (Wanted("orders", 4), ("billing",), ()),
     (Wanted("events", 4), (), ()),
     (Wanted("notes", 2, extended=True), (), ()),
     (Wanted("letters"), _OF_LETTERS, (b"1", b"2", b"3", b"4", b"5")),
