@@ -84,8 +84,6 @@ def test_the_options_of_the_cluster_are_in_one_table_and_left_out_of_commands() 
 
 def test_what_may_be_copied_from_the_options_of_spark_is_code() -> None:
     table = reference.spark_options_table()
-    # Spark's own error names this setting, too.
-    assert "spark.sql.python.filterPushdown.enabled=true" in table
     assert '``{"orders": {"0": 0}}``' in table
     assert "``--max-msg-timeout``" in table
     assert '{"orders"' not in re.sub(r"``.*?``", "", table)

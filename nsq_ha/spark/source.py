@@ -2,7 +2,7 @@
 
 They hold options and a projection but no connection, since Spark pickles them between the
 processes of the driver and the workers. ``plan`` does the work on the driver, ``read`` in
-the tasks. Filters are never consumed: Spark applies each one to the rows as well.
+the tasks. Filters stay with Spark.
 
 The first action on what ``load()`` returns plans the ranges, and Spark keeps them for it and
 for all frames and views that are made of it: its end stays where it was. ``load()`` again
@@ -13,32 +13,20 @@ reads anew.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator
-from datetime import datetime
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import KNOWN, ReadOptions
-from nsq_ha.spark.plan.batch_planner import FilterLimits, plan
+from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.read.columns import Projection, default_schema
 from nsq_ha.spark.read.range_reader import read_ranges
 from nsq_ha.spark.reasons import reason_first
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, Filter
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
 
@@ -77,10 +65,7 @@ class NsqDataSource(DataSource):
         Raises:
             ConfigError: A column is unknown or has a wrong type.
         """
-        options = ReadOptions.parse(self.options)
-        # With pushFilters, each read fails if Spark's setting for it is off.
-        kind = NsqFilteredReader if options.pushdown else NsqBatchReader
-        return kind(options, Projection(schema))
+        return NsqBatchReader(ReadOptions.parse(self.options), Projection(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream; its first call raises the errors of :meth:`reader`.
@@ -120,7 +105,6 @@ class NsqBatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
         self._options = options
         self._projection = projection
-        self._limits = FilterLimits()
 
     @reason_first()
     def partitions(self) -> list[InputPartition]:
@@ -130,46 +114,10 @@ class NsqBatchReader(DataSourceReader):
             NsqError: See :func:`nsq_ha.spark.plan.batch_planner.plan`.
         """
         with BlockingCluster(self._options.lookupd) as cluster:
-            return [InputPartition((part,)) for part in plan(self._options, cluster, self._limits)]
+            return [InputPartition((part,)) for part in plan(self._options, cluster)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read the range of one task; yield Arrow record batches."""
         # Spark starts a task without a value if there is nothing to read.
         with reason_first():
             yield from read_ranges(partition.value or (), self._options, self._projection)
-
-
-class NsqFilteredReader(NsqBatchReader):
-    """A batch read that reads less, by Spark's filters."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Narrow the ranges; return all filters, so that Spark still applies them to each row."""
-        self._limits = limits_of(filters)
-        return filters
-
-
-def limits_of(filters: Iterable[Filter]) -> FilterLimits:
-    """Return the limits of all filters together; a filter that is not understood sets none."""
-    limits = FilterLimits()
-    for each in filters:
-        limits = _limited(limits, each)
-    return limits
-
-
-def _limited(limits: FilterLimits, each: Filter) -> FilterLimits:
-    attribute, value = getattr(each, "attribute", None), getattr(each, "value", None)
-    changed: dict[str, Any] = {}
-    if attribute in (("topic",), ("partition",)) and isinstance(each, EqualTo | In):
-        chosen = frozenset(value if isinstance(each, In) and isinstance(value, tuple | list) else (value,))
-        name = f"{attribute[0]}s"
-        before = getattr(limits, name)
-        changed[name] = chosen if before is None else before & chosen
-    elif attribute == ("offset",) and isinstance(value, int):
-        if isinstance(each, EqualTo | GreaterThanOrEqual | GreaterThan):
-            changed["offset_from"] = max(limits.offset_from or 0, value)
-        if isinstance(each, EqualTo | LessThanOrEqual | LessThan):
-            changed["offset_to"] = value if limits.offset_to is None else min(limits.offset_to, value)
-    elif attribute == ("timestamp",) and isinstance(value, datetime) and value.tzinfo is not None:
-        lower = isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual)
-        changed = {"time_from": int(value.timestamp() * 1000)} if lower else {}
-    return dataclasses.replace(limits, **changed)

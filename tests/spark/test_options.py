@@ -175,7 +175,6 @@ EXAMPLES = {
     "maxFrameBytes": "32m",
     "compression": "snappy",
     "arrowBatchRows": "100",
-    "pushdown": "true",
     "delivery": "ack",
     "spool": "/tmp/spool",
     "maxSpoolBytes": "64m",

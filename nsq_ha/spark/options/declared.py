@@ -171,8 +171,6 @@ class ReadOptions:
     """Maximum messages in flight to a task, up to nsqd's --max-rdy-count."""
     arrow_batch_rows: Reads[Annotated[int, Meta(ge=1, le=1_000_000)]] = 8192
     """Rows of an Arrow batch."""
-    pushdown: Batches[bool] = False
-    """Read less by filters; needs spark.sql.python.filterPushdown.enabled=true."""
     delivery: Streams[Literal["replay", "ack"]] = "replay"
     """ack reads servers without offsets, at least once."""
     spool: Streams[

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, DataLossError, NsqError
-from nsq_ha.spark.checkpoint import MARGIN, TopicPartition
+from nsq_ha.spark.checkpoint import TopicPartition
 from nsq_ha.spark.options import EARLIEST, LATEST, ByPartition, OffsetBound, ReadOptions
 from nsq_ha.spark.plan.metadata import TopicSnapshot, complete_snapshot, topics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import BlockingCluster
@@ -74,68 +74,12 @@ def goes_back(name: str, start: int, end: int, unit: str = "offset") -> ConfigEr
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FilterLimits:
-    """The limits that the filters of a query set for what it reads; None means no limit.
-
-    Spark applies each filter to the rows as well, so a range may be too large, but must not be too small.
-
-    Attributes:
-        topics: Names of the allowed topics.
-        partitions: Numbers of the allowed partitions.
-        offset_from: The lowest offset.
-        offset_to: The highest offset.
-        time_from: The earliest time, in milliseconds since the epoch.
-    """
-
-    topics: frozenset[str] | None = None
-    partitions: frozenset[int] | None = None
-    offset_from: int | None = None
-    offset_to: int | None = None
-    time_from: int | None = None
-
-    def allows(self, topic: str, partition: int) -> bool:
-        """Return whether a partition can hold matching messages."""
-        return (self.topics is None or topic in self.topics) and (
-            self.partitions is None or partition in self.partitions
-        )
-
-    def narrow(self, start: int, end: int, log: PartitionLog) -> tuple[int, int]:
-        """Return the part of ``[start, end)`` that can hold matching messages, between boundaries.
-
-        A limit that the leader cannot translate into an offset immediately is ignored.
-        """
-        if self.offset_from is not None and self.offset_from > start:
-            offset = self.offset_from
-            start = end if offset >= end else _at_once(lambda: log.boundary(offset)) or start
-        if self.offset_to is not None and self.offset_to + 1 < end:
-            behind = self.offset_to + 1
-            end = max(start, _at_once(lambda: log.boundary(behind)) or end)
-        if self.time_from is not None and start < end:
-            # The clock of a partition's next leader may be behind, so older messages may follow younger ones.
-            time_from = self.time_from - round(MARGIN * 1000)
-            if (found := _at_once(lambda: log.at_time(time_from))) is not None:
-                start = min(max(start, found), end)
-        return start, end
-
-
-def _at_once(question: Callable[[], int | None]) -> int | None:
-    try:
-        return question()
-    except NsqError as error:
-        if not error.retriable:
-            raise
-        _log.info("a filter is not pushed down: %s", error)
-        return None
-
-
-def plan(options: ReadOptions, cluster: BlockingCluster, limits: FilterLimits | None = None) -> list[Range]:
+def plan(options: ReadOptions, cluster: BlockingCluster) -> list[Range]:
     """Return the ranges of a batch read: one per partition unless they are split, without empty ones.
 
     Args:
         options: The options of the read.
         cluster: The cluster.
-        limits: The limits of the query's filters. None reads everything.
 
     Raises:
         ConfigError: An offset names a partition that does not exist, or lies inside
@@ -146,21 +90,17 @@ def plan(options: ReadOptions, cluster: BlockingCluster, limits: FilterLimits | 
         LookupUnavailableError: No nsqlookupd answers for this time.
         ResponseTimeoutError: A leader does not find a start or an end for this time.
     """
-    limits = limits or FilterLimits()
     ranges: list[Range] = []
     logs: dict[TopicPartition, PartitionLog] = {}
     for topic in topics_of(options, cluster, options.patience):
         snapshot = complete_snapshot(topic, options, cluster)
         for partition, log in sorted(snapshot.logs.items()):
-            if not limits.allows(topic, partition):
-                continue
             bounds = Bounds(log, options)
             start, end = bounds.starting(), bounds.ending()
             if start > end:
                 raise ConfigError(
                     f"option {bounds.ending_option!r}: {log.name} ends at {end}, before its start {start}"
                 )
-            start, end = limits.narrow(start, end, log)
             if start < end:
                 ranges.append(range_of(snapshot, partition, start, end))
                 logs[log.place] = log
