@@ -1,5 +1,6 @@
 """A plain upstream nsqd of our own: started on free ports, filled, asked for its counts, stopped."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -136,7 +137,7 @@ class Nsqd:
 def running() -> Iterator[Nsqd]:
     """Start the nsqd that ``UPSTREAM_NSQD_BIN`` names; its data goes to a temporary folder."""
     binary = os.environ[BINARY_VARIABLE]
-    ports = _free_ports(2)
+    ports = _free_ports()
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
             [
@@ -173,9 +174,10 @@ def _wait_up(server: Nsqd, process: subprocess.Popen[bytes]) -> None:
             time.sleep(0.05)
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+def _free_ports() -> tuple[int, int]:
+    """Return two free ports, one above the other: a client that knows only the first looks for HTTP there."""
+    while True:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 0)) as tcp:
+            port = tcp.getsockname()[1]
+            with socket.create_server(("127.0.0.1", port + 1)):
+                return port, port + 1
