@@ -83,6 +83,19 @@ class ClientStats:
         """``region/zone``, or the one that it has; empty if it has none."""
         return "/".join(filter(None, (self.topology_region, self.topology_zone)))
 
+    @property
+    def agreed(self) -> tuple[str, ...]:
+        """What is agreed for it: TLS, compression, what it wants of the messages, where and who it is."""
+        facts = {
+            (self.tls_version or "TLS"): self.tls,
+            self.compression: self.compression,
+            f"tag {self.tag}": self.tag,
+            f"samples {self.sample_rate} %": self.sample_rate,
+            f"in {self.topology}": self.topology,
+            f"AUTH {self.auth_identity}": self.auth_identity,
+        }
+        return tuple(text for text, has in facts.items() if has)
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelStats:

@@ -90,10 +90,7 @@ class ChannelFlow:
         if seconds <= 0:  # the clock was set
             return ChannelFlow(at, done, failed, depth, at, at)
         kept = math.exp(-seconds / SMOOTHED) if self.at > self.began else 0.0
-        finished, returned = (
-            max(0, done - self.done),
-            max(0, failed - self.failed),
-        )  # a new leader counts from its start
+        finished, returned = max(0, done - self.done), max(0, failed - self.failed)  # a new leader counts from 0
         rates = ((self.finishes, finished), (self.failures, returned), (self.growth, depth - self.depth))
         smooth = [old * kept + grown / seconds * (1 - kept) for old, grown in rates]
         is_same = done == self.done
@@ -151,11 +148,12 @@ class Memory:
                 found[address] = _missed(known, address, at, old.at, leaders)
         for address, node in (silent or {}).items():
             found.setdefault(address, Sighting(0.0, node, lost=at))
-        urls = {url: replace(each, lost=each.lost or at) for url, each in old.lookupds.items() if url not in lookupds}
         found |= nsqds
-        urls = {url: each for url, each in urls.items() if at - each.seen <= KEPT} | dict.fromkeys(
-            lookupds, Sighting(at)
-        )
+        silent_urls = {
+            url: each for url, each in old.lookupds.items() if url not in lookupds and at - each.seen <= KEPT
+        }
+        urls = {url: replace(each, lost=each.lost or at) for url, each in silent_urls.items()}
+        urls |= dict.fromkeys(lookupds, Sighting(at))
         # One that nobody holds is not seen either: the only nsqd that has it may be gone, or not have opened it yet.
         led = {part for each in (*old.nsqds.values(), *old.unled.values()) for part in each.led if part[0] in topics}
         unled = sorted(({*partitions} | led) - leaders.keys())[:MAX_LED]

@@ -289,9 +289,8 @@ class Spread(Generic[T]):
                 own = [e for e in entries if e.topic == self._topic and e.partition == (target.partition or 0)]
                 picked = self._pick(own[0]) if own else None
                 if picked is None and target.partition is not None and not (own and own[0].is_leader):
-                    self._fail(
-                        target.name, f"nsqd {target.node.address} does not lead it"
-                    )  # it may not know the channel
+                    # It may not know the channel.
+                    self._fail(target.name, f"nsqd {target.node.address} does not lead it")
                 else:
                     found.append((target, picked))
 

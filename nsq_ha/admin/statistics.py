@@ -12,7 +12,6 @@ reason.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -103,7 +102,7 @@ class StatsAdmin(AdminBase):
                         if not clients:
                             raise
                         found = await say()  # they may be too many to list
-                    return dataclasses.replace(_only(found, topic, channel), took=clock() - began)
+                    return replace(_only(found, topic, channel), took=clock() - began)
             except (NsqError, TimeoutError) as error:
                 took = clock() - began
                 text = str(error) or f"nsqd {node.http_url}: no complete answer within {took:.1f} s"
@@ -152,7 +151,7 @@ class StatsAdmin(AdminBase):
                     leader,
                     is_writable,
                     replicas=in_sync.get((leader, number), ()),
-                    stats=None if said is None else dataclasses.replace(said, partition=number),
+                    stats=None if said is None else replace(said, partition=number),
                     error=errors[leader],
                 )
 
@@ -272,10 +271,10 @@ def _only(found: NodeStats, topic: str | None, channel: str | None) -> NodeStats
     partitions = [entry for entry in found.partitions if topic in (None, entry.topic)]
     if channel is not None:
         partitions = [
-            dataclasses.replace(entry, channels=tuple(known for known in entry.channels if known.name == channel))
+            replace(entry, channels=tuple(known for known in entry.channels if known.name == channel))
             for entry in partitions
         ]
-    return dataclasses.replace(found, partitions=tuple(partitions))
+    return replace(found, partitions=tuple(partitions))
 
 
 def _search(

@@ -18,7 +18,7 @@ from nsq_ha.options.environment import OF_ADMIN, admin_from_env, config_from_env
 from nsq_ha.options.types import TlsConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from nsq_ha import Consumer, LookupClient, Producer
     from nsq_ha.admin import AdminClient
@@ -89,7 +89,7 @@ class ClusterAccess:
         """
         from nsq_ha import Producer  # a command loads the client that it uses
 
-        return Producer(config=config_from_env(ProducerConfig, self._with(options)))
+        return Producer(config=config_from_env(ProducerConfig, {**self._given, **options}))
 
     def consumer(self, topic: str, channel: str, **options: Unpack[ConsumerOptions]) -> Consumer:
         """Return a consumer. ``options`` win over flags, and these over the environment.
@@ -103,7 +103,7 @@ class ClusterAccess:
         from nsq_ha import Consumer
 
         options["decompress"] = False
-        return Consumer(topic, channel, config=config_from_env(ConsumerConfig, self._with(options)))
+        return Consumer(topic, channel, config=config_from_env(ConsumerConfig, {**self._given, **options}))
 
     def admin(self) -> AdminClient:
         """Return an admin client.
@@ -140,9 +140,6 @@ class ClusterAccess:
 
         tls = self.lookupd_tls if url.startswith("https:") else None
         return LookupClient(url, timeout=timeout, lookupd_tls=tls)
-
-    def _with(self, options: Mapping[str, object]) -> dict[str, object]:
-        return {**self._given, **options}
 
 
 def secret_in(file: str) -> str:

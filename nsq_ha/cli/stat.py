@@ -202,18 +202,5 @@ def _client_columns(now: float) -> list[FigureColumn]:
         FigureColumn("since", 3, lambda each: age(each.client.connected_at, now)),
         FigureColumn("address", 10, lambda each: each.client.address, is_number=False),
         FigureColumn("agent", 8, lambda each: each.client.user_agent, is_number=False),
-        FigureColumn("connection", 9, lambda each: _kind_of(each.client) or None, is_number=False),
+        FigureColumn("connection", 9, lambda each: " ".join(each.client.agreed) or None, is_number=False),
     ]
-
-
-def _kind_of(client: ClientStats) -> str:
-    """Return what is agreed for a connection: TLS, compression, who and where it is, what it wants of the messages."""
-    words = [
-        (client.tls_version or "TLS") if client.tls else "",
-        client.compression,
-        f"as {client.auth_identity}" if client.auth_identity else "",
-        f"in {client.topology}" if client.topology else "",
-        f"{client.sample_rate} %" if client.sample_rate else "",
-        f"tag {client.tag}" if client.tag else "",
-    ]
-    return " ".join(filter(None, words))

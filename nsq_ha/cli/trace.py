@@ -27,7 +27,7 @@ from nsq_ha.cli.output import (
 from nsq_ha.cli.reading import scan
 from nsq_ha.cli.running import failures, run
 from nsq_ha.cli.start import from_option
-from nsq_ha.errors import ConfigError, NsqError, SparkUnavailableError
+from nsq_ha.errors import NsqError, SparkUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from nsq_ha import StartFrom
-    from nsq_ha.admin import PartitionDescription, StoredMessage
+    from nsq_ha.admin import StoredMessage
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.spark.trace.report import TraceReport
 
@@ -64,6 +64,13 @@ class MessageLife:
     def partition(self) -> int | None:
         """The partition that the id contains."""
         return None if self.internal_id is None else partition_of(self.internal_id)
+
+    @property
+    def offset(self) -> int | None:
+        """Its position in the partition. None if nobody says it."""
+        if self.stored is not None:
+            return self.stored.offset
+        return next((each["offset"] for each in self.events if isinstance(each.get("offset"), int)), None)
 
 
 def events_of(paths: Iterable[Path], number: int, topic: str | None, *, by_trace: bool) -> list[dict[str, Any]]:
@@ -154,7 +161,7 @@ async def _ask_cluster(
             "; plain nsqds may give equal ids, so each nsqd's lines are a message of its own" if len(nsqds) > 1 else ""
         )
         return
-    if life.internal_id is None and trace_id is not None:
+    if life.internal_id is None:
         unread = set[int]()
         async with contextlib.aclosing(scan(cluster, topic, found, unread, start=start)) as messages:
             async for each in messages:
@@ -165,35 +172,15 @@ async def _ask_cluster(
             part = "what could be read of the topic" if unread else "the topic"
             life.note = f"{part} does not hold it now" + ("" if start is None else ", or not from that time on")
             return
-    if life.internal_id is None:
-        return
     async with cluster.admin() as admin:
-        try:
-            life.stored = await admin.find_message(topic, internal_id=life.internal_id)
-        except (ConfigError, NsqError) as error:
-            life.note = str(error)
+        life.stored = await admin.find_message(topic, internal_id=life.internal_id)
         described = await admin.describe(topic)
     if life.stored is None:
-        life.note = life.note or ("the server does not show it: it is not flushed yet, or was cleaned up")
-    offset = life.stored.offset if life.stored is not None else _offset(life.events)
-    own = next((entry for entry in described.partitions if entry.partition == life.partition), None)
-    if own is not None and offset is not None:
-        life.channels = _standing(own, offset)
-
-
-def _offset(events: list[dict[str, Any]]) -> int | None:
-    return next((event["offset"] for event in events if isinstance(event.get("offset"), int)), None)
-
-
-def _standing(partition: PartitionDescription, offset: int) -> dict[str, str]:
-    """Return where each channel stands: whether all messages up to the one at ``offset`` are finished."""
-    stats = partition.stats
-    if stats is None:
-        return {}
-    return {
-        channel.name: "passed" if offset < stats.end_offset - channel.depth_bytes else "not passed"
-        for channel in stats.channels
-    }
+        life.note = "the server does not show it: it is not flushed yet, or was cleaned up"
+    stats = next((entry.stats for entry in described.partitions if entry.partition == life.partition), None)
+    if stats is not None and life.offset is not None:
+        passed = {each.name: life.offset < stats.end_offset - each.depth_bytes for each in stats.channels}
+        life.channels = {name: "passed" if is_passed else "not passed" for name, is_passed in passed.items()}
 
 
 def _as_dict(life: MessageLife) -> dict[str, Any]:
@@ -203,12 +190,12 @@ def _as_dict(life: MessageLife) -> dict[str, Any]:
         "partition": life.partition,
         "internal_id": life.internal_id,
         "trace_id": stored.trace_id if stored is not None else next((e.get("trace_id") for e in life.events), None),
-        "offset": stored.offset if stored is not None else _offset(life.events),
-        "number": stored.number if stored is not None else None,
-        "timestamp_ns": stored.timestamp_ns if stored is not None else None,
+        "offset": life.offset,
+        "number": getattr(stored, "number", None),
+        "timestamp_ns": getattr(stored, "timestamp_ns", None),
         "stored": stored is not None,
-        "body": stored.body if stored is not None else None,
-        "headers": (stored.headers or None) if stored is not None else None,
+        "body": getattr(stored, "body", None),
+        "headers": getattr(stored, "headers", None) or None,
         "channels": life.channels,
         "events": life.events,
         "note": life.note,

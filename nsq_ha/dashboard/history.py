@@ -290,9 +290,8 @@ def folded(events: Iterable[ClusterEvent]) -> tuple[list[ClusterEvent], list[Clu
     """Return the events, many that say the same as one, and those that this one stands for."""
     groups: dict[tuple[str, str], list[ClusterEvent]] = {}
     for event in events:
-        groups.setdefault(
-            (event.group, "" if event.group else f"{event.kind} {event.subject} {event.text}"), []
-        ).append(event)
+        alone = "" if event.group else f"{event.kind} {event.subject} {event.text}"
+        groups.setdefault((event.group, alone), []).append(event)
     main: list[ClusterEvent] = []
     alike: list[ClusterEvent] = []
     for (group, _), members in groups.items():
@@ -396,12 +395,9 @@ def _channels(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
         else:
             for state in ("paused", "skipped"):
                 count, places = getattr(new[key], f"{state}_at"), new[key].places
-                now = count > 0
                 if getattr(old[key], f"{state}_at") != count:
-                    text = (
-                        f"the channel is {partly(state, count, places)}" if now else f"the channel is no longer {state}"
-                    )
-                    yield ClusterEvent(after.at, "channel", "warning" if now else "good", subject, text, topic)
+                    text = f"the channel is {partly(state, count, places) if count else f'no longer {state}'}"
+                    yield ClusterEvent(after.at, "channel", "warning" if count else "good", subject, text, topic)
 
 
 def _partial(reading: Reading) -> set[str]:

@@ -89,7 +89,7 @@ def clients(board: Board, rows: Iterable[FigureRow]) -> Html:
     columns = (
         TableColumn("client", lambda each: _name(each[1])),
         TableColumn("library", lambda each: each[1].user_agent or figures.NONE),
-        TableColumn("connection", lambda each: _connection(each[1])),
+        TableColumn("connection", lambda each: join(map(ui.badge, each[1].agreed))),
         TableColumn("nsqd" if board.reading.is_plain else "partition", lambda each: ui.part_name(each[0])),
         ui.number("in flight", lambda each: figures.count(each[1].in_flight)),
         ui.number("ready", lambda each: figures.count(each[1].ready)),
@@ -111,17 +111,6 @@ def clients(board: Board, rows: Iterable[FigureRow]) -> Html:
     )
     note = tag("p", f"There are too many clients to list at {some(sorted(unlisted))}.", class_="banner warning")
     return join(note if unlisted else None, listed)
-
-
-def _connection(client: ClientStats) -> Html:
-    return join(
-        ui.badge(client.tls_version or "TLS", "good") if client.tls else None,
-        ui.badge(client.compression) if client.compression else None,
-        ui.badge(f"tag {client.tag}") if client.tag else None,
-        ui.badge(f"samples {client.sample_rate} %") if client.sample_rate else None,
-        ui.badge(f"in {client.topology}") if client.topology else None,
-        ui.badge(f"AUTH {client.auth_identity}") if client.auth_identity else None,
-    )
 
 
 def _takes(row: FigureRow, client: ClientStats) -> Html | None:

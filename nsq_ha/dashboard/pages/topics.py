@@ -256,12 +256,9 @@ def _partition_columns(board: Board) -> list[TableColumn]:
     leaders, silent = board.reading.leaders, board.reading.silent
 
     def leader(row: _PartitionRow) -> Child:
-        nsqd = leaders.get(row.partition)
-        return (
-            join(ui.node_link(nsqd), ui.badge("silent", "bad") if nsqd in silent else None)
-            if nsqd
-            else ui.badge("none", "bad")
-        )
+        if not (nsqd := leaders.get(row.partition)):
+            return ui.badge("none", "bad")
+        return join(ui.node_link(nsqd), ui.badge("silent", "bad") if nsqd in silent else None)
 
     def writable(row: _PartitionRow) -> Child:
         return "…" if row.detail is None else "yes" if row.detail.writable else ui.badge("no", "bad")
