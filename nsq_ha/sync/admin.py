@@ -117,6 +117,9 @@ class AdminClient(Facade[admin.AdminClient]):
     @method(waits(admin.AdminClient.find_message))
     def find_message(self) -> None: ...
 
+    @method(waits(admin.AdminClient.finish_message))
+    def finish_message(self) -> None: ...
+
     @method(waits(admin.AdminClient.nodes))
     def nodes(self) -> None: ...
 

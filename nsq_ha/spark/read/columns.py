@@ -122,9 +122,7 @@ def _of_pairs(
                 if not name.startswith("##"):
                     names.append(name)
                     values.append(value if isinstance(value, str) else json.dumps(value))
-        offsets.append(len(names))
-        bounds = numbers([each or 0 for each in offsets], pa.int32(), [each is not None for each in offsets])
-        return assemble(bounds, _strings(names), _strings(values))
+        return assemble(numbers([*offsets, len(names)], pa.int32()), _strings(names), _strings(values))
 
     return SourceColumn(
         spark_type,
@@ -181,10 +179,13 @@ def _text_of(value: object) -> str:
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
-def numbers(values: Sequence[int] | NDArray[Any], kind: Any, known: Sequence[bool] | None = None) -> Any:  # noqa: ANN401 - pyarrow has no types
+def numbers(values: Sequence[int | None] | NDArray[Any], kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return whole numbers as a column. Unlike ``pa.array`` it does not import pandas: a second of each new process."""
-    numbers = np.ascontiguousarray(values, f"i{kind.bit_width // 8}")
-    return pa.Array.from_buffers(kind, len(values), [_validity(known), pa.py_buffer(numbers)])
+    known = None
+    if isinstance(values, list) and None in values:
+        known, values = [value is not None for value in values], [value or 0 for value in values]
+    data = np.ascontiguousarray(values, f"i{kind.bit_width // 8}")
+    return pa.Array.from_buffers(kind, len(values), [_validity(known), pa.py_buffer(data)])
 
 
 def _binary(
@@ -238,7 +239,7 @@ COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
         "partition": SourceColumn(
             "int",
             pa.int32(),
-            lambda rows: np.full(len(rows), rows[0].partition),
+            lambda rows: [rows[0].partition] * len(rows),
             lambda raw: np.full(len(raw), raw.source.partition),
         ),
         "offset": SourceColumn(
