@@ -54,7 +54,9 @@ async def test_limits_then_a_restart_with_new_rows(
     await publish(cluster.lookupd, topic, numbered(2500))
     job = Job(topic, tmp_path, **of(cluster), maxOffsetsPerTrigger="1000")
     progress = await asyncio.to_thread(job.drain, spark)
-    assert [each["numInputRows"] for each in progress] == [1000, 1000, 500]
+    rows = [each["numInputRows"] for each in progress]
+    assert (len(rows), sum(rows)) == (3, 2500)
+    assert {999, 1000} >= set(rows[:2]), "each partition's share is rounded down"
     source = progress[0]["sources"][0]
     end = json.loads(progress[-1]["sources"][0]["endOffset"])
     assert undated(json.loads(source["latestOffset"])) == undated(end) == {topic: end[topic]}
