@@ -26,7 +26,7 @@ CLOCK_TOLERANCE: Final = 2.0
 """Seconds by which clocks may differ. Servers tell whole seconds."""
 
 TOLD: Final = "see the incidents above"
-"""What a check says of what is told as an incident."""
+"""The text of a check whose problem is already listed as an incident."""
 
 # ---------------------------------------------------------------- the checks
 
