@@ -45,6 +45,11 @@ def test_each_nsqd_of_a_topic_has_a_slot() -> None:
     )
 
 
+def test_a_view_bears_the_name_of_its_topic_on_either_kind_of_cluster() -> None:
+    assert after([said(A)]).topic == "orders"
+    assert after([answer()]).topic == "orders"
+
+
 def test_the_union_of_independent_nsqlookupds_counts() -> None:
     assert after([said(A, B), said(B, C, lookupd="y")]).leaders == {0: A, 1: B, 2: C}
     assert after([said(A), unknown("y")]).leaders == {0: A}

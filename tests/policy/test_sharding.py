@@ -136,6 +136,10 @@ def test_java_takes_the_smallest_hash_there_is() -> None:
     assert modulo(7) == 7
 
 
+def test_java_hashes_half_of_a_pair_as_the_unit_that_it_is() -> None:
+    assert java("\ud800") == 0xD800
+
+
 @pytest.mark.parametrize(
     ("key", "of_lane"), [(None, NO_KEY), ("k", b"k"), (b"k", b"k"), (7, b"7"), ("7", b"7"), ("\ud800", b"\xed\xa0\x80")]
 )

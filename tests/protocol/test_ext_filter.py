@@ -90,6 +90,10 @@ def test_a_rule_that_nsqd_ignores(rule: FilterRule) -> None:
         Filter(rule)
 
 
+def test_a_name_may_have_4096_bytes() -> None:
+    assert passed(FilterRule(1, None, "k" * 4096, "v")) == []
+
+
 def test_an_unknown_relation_never_matches() -> None:
     pairs = [Pair("k", "v1")]
     assert passed(FilterRule(4, None, "none", None, pairs)) == []

@@ -72,6 +72,15 @@ def test_every_nonzero_version_of_the_ext_part_has_a_length(version: int) -> Non
     assert encode_message(got, Layout.EXT, ext_version=version) == data
 
 
+@pytest.mark.parametrize("length", [255, 256, 65_535])
+@pytest.mark.parametrize("layout", [Layout.EXT, Layout.EXT_DETAIL])
+def test_a_header_may_be_as_long_as_its_two_bytes_of_length_say(layout: Layout, length: int) -> None:
+    sent = message(b"paid", ext=b"x" * length)
+    sent.raw_size = 0
+    got = decode_message(encode_message(sent, layout), layout, SOURCE)
+    assert (got.ext, got.body) == (sent.ext, sent.body)
+
+
 def test_an_ext_part_of_version_0_is_one_byte() -> None:
     got = decode_message(HEAD + b"\0" + b"\0\3body", Layout.EXT, SOURCE)
     assert (got.ext, got.body) == (None, b"\0\3body")

@@ -89,3 +89,7 @@ def test_bodies_that_are_too_short_or_too_long(data: bytes, text: str) -> None:
     assert isinstance(answer, Malformed)
     assert answer.fatal
     assert answer.data.decode().startswith(text)
+
+
+def test_a_batch_has_as_many_messages_as_the_smallest_need_space() -> None:
+    assert on_a_topic(b"MPUB t\n" + size(8) + size(1_048_575), extended=True) == []
