@@ -1,5 +1,7 @@
 """The options of producers and consumers: each is declared here, once, with its type, range, default and reason.
 
+``keywords`` repeats their names and types for type checkers.
+
 ``language`` says how a declaration is read, and what is derived from it. Producers and consumers take the same names
 as keyword arguments. Times are in seconds, sizes in bytes.
 """

@@ -3,9 +3,9 @@
 RDY of the HA server is a standing limit of messages in flight on one connection.
 Deliveries do not use it up, so it is sent only when it changes.
 
-A partition that delivers nothing needs RDY 1, so that its next message arrives at
-once; more would be wasted. If there are more partitions than messages in flight,
-they take turns.
+A partition that delivers nothing needs only RDY 1, so that its next message arrives
+at once; it gets more if the others do not need it. If there are more partitions than
+messages in flight, they take turns.
 
 The invariants: granted RDY plus the unanswered messages of earlier grants never
 exceed ``max_in_flight``, and no RDY exceeds its connection's ``max_rdy_count``.
@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 from nsq_ha.policy.timing import QUICK_GAP
 
 LOOK_INTERVAL: Final = QUICK_GAP
-"""Seconds between two checks of the partitions' deliveries; one that delivers nothing for as long loses RDY to those
-that wait."""
+"""Seconds between two checks of the partitions' deliveries; where partitions take turns, one that delivers nothing for
+as long loses RDY to those that wait."""
 
 LONGEST_CHOSEN: Final = 5.0
 """Seconds that a partition with a backlog keeps RDY while others wait."""
@@ -175,7 +175,7 @@ class Seen(NamedTuple):
         ready: RDY last sent.
         in_flight: Number of unanswered messages.
         peak: The largest ``in_flight`` since the last check.
-        delivered: Number of messages delivered since it was subscribed.
+        delivered: Number of messages delivered on its connection; 0 again on each new one.
     """
 
     ready: int

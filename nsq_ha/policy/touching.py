@@ -35,5 +35,5 @@ def interval(seconds: float | None, msg_timeout: float) -> float:
 
 
 def gap(seconds: float | None, msg_timeout: float) -> float:
-    """Return the seconds between two looks. A message may be nearly as old when it is looked at for the first time."""
+    """Return the seconds between two looks: half the interval, as a message may be nearly one look old at its first."""
     return max(interval(seconds, msg_timeout) / 2, LEAST_GAP)

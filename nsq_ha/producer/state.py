@@ -61,8 +61,8 @@ class PublishRequest(msgspec.Struct, eq=False, kw_only=True):
         limit: Seconds for the whole call.
         body: The body of a PUB. Empty for an MPUB.
         key: The caller's key. None for no key.
-        partition: The caller's partition. None if the key or the producer chooses.
-        keys: Keys whose publishes must keep their order; none for messages without order.
+        partition: The caller's partition, or that of a batch's part. None if the key or the producer chooses.
+        keys: Keys whose publishes must keep their order, one for all of a ``partition``; none if any partition will do.
         count: Number of messages.
         is_plain: Whether it has neither trace ids nor headers; the answer then is ``OK``.
         is_part: Whether it is a command of a batch that has been checked, and goes before what waits.
@@ -264,7 +264,7 @@ class Lane:
         number: The partition.
         node: The nsqd that leads it. None if there is none now.
         number_on_wire: The partition in commands. None for servers without partitions.
-        conn: The connection that is written to. None if there is none.
+        conn: The connection that is written to. None if there is none. It may be in use although ``node`` is None.
         opening: The connection that is waited for.
         is_checked: Whether the partition has the channels of the others, as far as that can be known.
         ready: What may be written, in order.

@@ -61,7 +61,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         client_id: Short name.
         hostname: Name of the machine.
         user_agent: Name and version of the library.
-        topology_region: Region of the client; empty for none.
+        topology_region: Region of the client; empty for none, and not sent then, as the next, tag and filter.
         topology_zone: Zone of the client; empty for none.
         heartbeat_interval: Milliseconds, 1000..60000.
         output_buffer_size: Bytes, 64..65536; -1 sends each message at once; 0 for the server's default.
