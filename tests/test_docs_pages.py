@@ -137,3 +137,8 @@ def test_a_figure_of_a_page_is_that_of_the_code(written: str, shown: str) -> Non
 def test_a_figure_that_the_code_does_not_have_ends_the_build(written: str) -> None:
     with pytest.raises(LookupError):
         figures.figure(written)
+
+
+def test_each_command_has_a_page() -> None:
+    pages = Path(__file__).parents[1] / "docs" / "reference" / "cli"
+    assert {page.stem for page in pages.glob("*.rst")} == set(app.list_commands(click.Context(app)))
