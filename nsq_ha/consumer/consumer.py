@@ -72,7 +72,7 @@ class Consumer(SingleUseClient):
             nsqlookupd or several. The client discovers the others.
 
     Raises:
-        ConfigError: An option is unknown or out of range, a name is not legal,
+        ConfigError: An option is unknown or out of range, a name is not valid,
             ``lookupd`` is missing, or given-up messages could not be published.
     """
 

@@ -99,11 +99,11 @@ class MessageReports:
         if change.state == "paused" and (missed := self._pauses.take(monotonic())) is not None:
             self._is_pause_logged = True
             log.warning(
-                "%s: handlers fail: asking for no messages for %.1f s, then for one as a test (%d in a row failed%s)",
+                "%s: handlers fail: pausing for %.1f s, then testing with one message (%d in a row failed%s)",
                 self._name,
                 change.seconds,
                 change.level + 1,
-                f"; {missed} changes before were not logged" if missed else "",
+                f"; {missed} earlier changes not logged" if missed else "",
             )
         elif change.state == "ended" and self._is_pause_logged:
             self._is_pause_logged = False

@@ -302,7 +302,7 @@ def _unusable_note(peers: Sequence[tuple[int | None, msgspec.Raw]]) -> str:
     address = "that is missing" if peer is None else repr(f"{beginning(peer.broadcast_address, 100)}:{peer.tcp_port}")
     numbers = ", ".join(str(number) for number, _ in peers[:10] if number is not None)
     leads = f" that leads partition {numbers}" if numbers else ""
-    return f"an nsqd{leads} has an address {address}, which is not legal: set nsqd's -broadcast-address"
+    return f"an nsqd{leads} has an address {address}, which is not valid: set nsqd's -broadcast-address"
 
 
 def _usable(meta: TopicMeta | None) -> TopicMeta | None:

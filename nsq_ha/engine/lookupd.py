@@ -50,7 +50,7 @@ class LookupClient(HttpPeer):
         lookupd: Its base URL.
 
     Raises:
-        ConfigError: The address is not legal, there are several, or ``lookupd_tls`` cannot be used.
+        ConfigError: The address is not valid, there are several, or ``lookupd_tls`` cannot be used.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class LookupClient(HttpPeer):
             False; :meth:`list_lookupd` names the leading nsqlookupd.
 
         Raises:
-            ConfigError: The topic's name is not legal.
+            ConfigError: The topic's name is not valid.
             LookupUnavailableError: No usable answer; ask another nsqlookupd, or ask later.
 
         Cancellation leaves nothing behind.
@@ -119,7 +119,7 @@ class LookupClient(HttpPeer):
         """Return the channels of ``topic``, or of one of its partitions; none for an unknown topic.
 
         Raises:
-            ConfigError: The topic's name is not legal.
+            ConfigError: The topic's name is not valid.
             LookupUnavailableError: No usable answer; ask another nsqlookupd, or ask later.
         """
         params = {"topic": check_topic(topic)} | ({} if partition is None else {"partition": str(partition)})

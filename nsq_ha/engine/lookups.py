@@ -124,7 +124,7 @@ class Lookups:
         """Return the watch of ``topic``; the first call starts its lookups.
 
         Raises:
-            ConfigError: The name is not legal.
+            ConfigError: The name is not valid.
             ClosedError: It was not started, or was closed.
         """
         check_topic(topic)

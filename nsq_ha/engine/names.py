@@ -34,7 +34,7 @@ async def addresses(host: str, port: int) -> list[str]:
 
     Raises:
         OSError: The name cannot be resolved.
-        ValueError: The name is not legal.
+        ValueError: The name is not valid.
 
     If cancelled, the resolver goes on, and the next call waits for it.
     """

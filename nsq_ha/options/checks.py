@@ -99,7 +99,7 @@ def _check(kind: str, name: object) -> str:
     if not is_valid_name(name):
         shown = name if len(name) <= MAX_NAME_LENGTH else name[:MAX_NAME_LENGTH] + "..."
         raise ConfigError(
-            f"{kind} {shown!r} is not legal: 1..{MAX_NAME_LENGTH} characters of [.a-zA-Z0-9_-], "
+            f"{shown!r} is not a valid {kind} name: 1..{MAX_NAME_LENGTH} characters of [.a-zA-Z0-9_-], "
             f"optionally ending in {EPHEMERAL_SUFFIX}"
         )
     return name
@@ -170,7 +170,7 @@ def _nsqd_address(address: object) -> str:
     text = _without_secrets("nsqd", address)
     host, _, port = text.rpartition(":")
     if not host or not _is_port(port) or not _NO_HOST.isdisjoint(text):
-        raise ConfigError(f"nsqd address {address!r} is not legal: give host:port")
+        raise ConfigError(f"nsqd address {address!r} is not valid: give host:port")
     _check_host("nsqd", address, host)
     return text
 
@@ -182,7 +182,7 @@ def _lookupd_url(address: object) -> str:
     if rest.startswith("["):
         rest = rest.replace("%25", "%")  # the sign before a zone, as URLs write it; a resolver takes it literally
     if scheme not in ("http", "https") or not rest or not _NO_HOST.isdisjoint(rest):
-        raise ConfigError(f"lookupd address {address!r} is not legal: give host:port or http://host:port")
+        raise ConfigError(f"lookupd address {address!r} is not valid: give host:port or http://host:port")
     host, colon, port = rest.rpartition(":") if ":" in rest and not rest.endswith("]") else (rest, "", "")
     if not host:
         raise ConfigError(f"lookupd address {address!r} has no host: give host:port or http://host:port")
@@ -208,7 +208,7 @@ def _check_host(kind: str, address: object, host: str) -> None:
     has_brackets = host.startswith("[") and host.endswith("]")
     is_name = not any(c in host for c in ":[]")
     if not (is_host_name(host) if is_name else has_brackets and ":" in host and is_ip(host[1:-1])):
-        raise ConfigError(f"{kind} address {address!r} is not legal: {_LABELS if is_name else _BRACKETS}")
+        raise ConfigError(f"{kind} address {address!r} is not valid: {_LABELS if is_name else _BRACKETS}")
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -129,7 +129,7 @@ class ExtFilter:
             inverse: Deliver the messages that do not match.
 
         Raises:
-            ConfigError: The pattern is not legal, or an argument is empty, too long or not text; or the extra
+            ConfigError: The pattern is not valid, or an argument is empty, too long or not text; or the extra
                 ``filters`` is not installed.
         """
         return cls("glob", key, pattern, inverse=inverse)

@@ -82,7 +82,7 @@ def certificate_name(value: object) -> str:
     """Check the name that a certificate must contain."""
     _encoded(value)
     if not is_host_name(str(value)) and not is_ip(str(value)):
-        raise ConfigError(f"{value!r} is not legal: give a host name, or an IP address without brackets")
+        raise ConfigError(f"{value!r} is not valid: give a host name, or an IP address without brackets")
     return str(value)
 
 

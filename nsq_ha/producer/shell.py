@@ -100,7 +100,7 @@ class ProducerShell:
         """Return a topic; look it up from now on.
 
         Raises:
-            ConfigError: The name is not legal.
+            ConfigError: The name is not valid.
             ClosedError: The lookups have ended.
         """
         topic = self.machine.topics.get(name) if type(name) is str else None

@@ -47,7 +47,7 @@ class Consumer(Facade[ThreadedConsumer]):
             nsqlookupd or several. The client discovers the others.
 
     Raises:
-        ConfigError: An option is unknown or out of range, a name is not legal, no lookupd is given, or what is given up
+        ConfigError: An option is unknown or out of range, a name is not valid, no lookupd is given, or what is given up
             could not be published.
     """
 

@@ -673,10 +673,10 @@ async def test_a_pair_of_lines_and_fewer_and_fewer_of_them(stage: Stage, caplog:
     ]
     assert lines[0] == (
         "WARNING",
-        "orders/ch: handlers fail: asking for no messages for 0.5 s, then for one as a test (2 in a row failed)",
+        "orders/ch: handlers fail: pausing for 0.5 s, then testing with one message (2 in a row failed)",
     )
     assert [level for level, _ in lines] == ["WARNING"] * 3 + ["INFO"]
-    assert "; 9 changes before were not logged)" in lines[1][1]
+    assert "; 9 earlier changes not logged)" in lines[1][1]
     assert lines[-1][1].startswith("orders/ch: handlers work again, after 17.")
     assert lines[-1][1].endswith("s and 35 failures: asking for messages as before")
 

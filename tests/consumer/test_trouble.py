@@ -153,7 +153,7 @@ async def test_an_address_that_no_client_can_use_is_named(stage: Stage, caplog: 
     async with stage.consumer(start_timeout=0.05):
         await eventually(lambda: warnings(caplog, "still trying"))
     for line in (warnings(caplog, "not all partitions")[0], warnings(caplog, "still trying")[0]):
-        assert f"'nsqd-0..svc:{stage.nsqd.port}', which is not legal: set nsqd's -broadcast-address" in line
+        assert f"'nsqd-0..svc:{stage.nsqd.port}', which is not valid: set nsqd's -broadcast-address" in line
 
 
 async def test_a_leader_that_does_not_answer_is_named_when_the_start_ends(

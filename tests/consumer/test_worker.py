@@ -274,7 +274,7 @@ def a_worker(**options: Any) -> Worker:  # noqa: ANN401 - Worker's
 @pytest.mark.parametrize(
     ("add", "text"),
     [
-        (lambda worker: worker.add("a b", "ch", ignore), "topic 'a b' is not legal"),
+        (lambda worker: worker.add("a b", "ch", ignore), "'a b' is not a valid topic name"),
         (lambda worker: worker.add("orders", "ch", 7), "handler must be a function of a message, not int"),
         (lambda worker: worker.add("orders", "ch", ignore, concurrency=0), "concurrency must be an int of 1..10000"),
         (lambda worker: worker.add("orders", "ch", ignore, max_inflight=7), "unknown option 'max_inflight': did you"),

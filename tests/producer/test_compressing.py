@@ -109,7 +109,7 @@ async def test_plain_nsqd_has_no_headers() -> None:
             "must be 'gzip', 'snappy', 'lz4' or a mapping of topics to these, or None, not 'zip': did you mean 'gzip'",
         ),
         ({"t": "x"}, "compress_body of t must be 'gzip'"),
-        ({"bad name": "lz4"}, "compress_body: topic 'bad name' is not legal"),
+        ({"bad name": "lz4"}, "compress_body: 'bad name' is not a valid topic name"),
     ],
 )
 def test_the_option_is_checked(value: Any, said: str) -> None:  # noqa: ANN401 - any value may be given

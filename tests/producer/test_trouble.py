@@ -49,7 +49,7 @@ async def test_an_address_that_no_client_can_use_is_named(stage: Stage, caplog: 
         publish = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
         await eventually(lambda: warnings(caplog))
         publish.cancel()
-    assert f"'nsqd-0..svc:{stage.nsqd.port}', which is not legal: set nsqd's -broadcast-address" in warnings(caplog)[0]
+    assert f"'nsqd-0..svc:{stage.nsqd.port}', which is not valid: set nsqd's -broadcast-address" in warnings(caplog)[0]
 
 
 @pytest.mark.usefixtures("soon")

@@ -275,7 +275,7 @@ def test_an_error_says_what_a_value_must_be(mode: Mode, name: str, value: str, p
     [
         ({"tlsKeyFile": "key.pem"}, "'tlsKeyFile': needs tlsCertFile, the client certificate that the key belongs to"),
         ({"tlsCertFile": ""}, "'tlsCertFile': must not be empty: leave it out for no file"),
-        ({"tlsServerName": "http://h"}, "'tlsServerName': 'http://h' is not legal"),
+        ({"tlsServerName": "http://h"}, "'tlsServerName': 'http://h' is not valid"),
     ],
 )
 def test_errors_about_tls_have_the_names_of_the_options(given: dict[str, str], error: str) -> None:

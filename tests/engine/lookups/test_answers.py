@@ -235,7 +235,7 @@ def test_the_note_names_an_address_that_no_client_can_use() -> None:
     odd = PEER | {"broadcast_address": "nsqd-0..svc\x1b"}
     answer = lookup({"meta": META, "partitions": {"0": odd, "1": PEER, "2": odd, "x": odd}})
     assert answer.note == (
-        r"an nsqd that leads partition 0, 2 has an address 'nsqd-0..svc\x1b:4150', which is not legal: set nsqd's"
+        r"an nsqd that leads partition 0, 2 has an address 'nsqd-0..svc\x1b:4150', which is not valid: set nsqd's"
         " -broadcast-address"
     )
     assert lookup({"meta": META, "partitions": {"0": PEER}}).note == ""

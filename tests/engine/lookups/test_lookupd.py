@@ -58,7 +58,7 @@ async def test_a_plain_nsqlookupd_names_the_nsqds_of_a_topic(respx_mock: respx.M
     respx_mock.get(f"{URL}/lookup").respond(json=body)
     async with LookupClient(URL) as client:
         answer = await client.lookup("orders", access)
-    note = "an nsqd has an address '10.0.0.2:0', which is not legal: set nsqd's -broadcast-address"
+    note = "an nsqd has an address '10.0.0.2:0', which is not valid: set nsqd's -broadcast-address"
     assert answer == LookupAnswer(URL, leads=False, meta=None, partitions={}, exists=True, nodes=(NODE,), note=note)
     assert answer.nodes is not None
     assert answer.nodes[0].is_plain
