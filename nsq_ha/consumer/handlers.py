@@ -270,9 +270,10 @@ class Handling:
         worker: asyncio.Task[Any] | None = asyncio.current_task()
         assert worker is not None  # noqa: S101 - for the type
         messages, queue, taking = self._messages, self._shell.machine.queue, self._taking
+        before = contextvars.copy_context()  # a task factory may have set variables in it
         self._ended = monotonic()
         try:
-            while self._is_clean():
+            while _is_clean(before):
                 # If another worker takes a message or waits for one, wait for the lock.
                 message = messages.take_now() if queue and not taking.locked() else None
                 if message is None:
@@ -280,7 +281,7 @@ class Handling:
                         message = await anext(messages)
                     self._ended = monotonic()
                 if message.source.conn.is_ordered:  # type: ignore[attr-defined]  # as conn_of(), without a call
-                    await self._handle_in_order(message, worker)
+                    await self._handle_in_order(message, worker, before)
                 else:
                     await self._handle(message, worker)
             self._begin_worker(group)
@@ -295,22 +296,14 @@ class Handling:
         finally:
             self._workers.discard(worker)
 
-    def _is_clean(self) -> bool:
-        """Return whether no handler has changed the context variables of the running worker."""
-        now, before = contextvars.copy_context(), self._context
-        if not before:
-            return not now
-        # Not `==`: the values are the application's.
-        return len(now) == len(before) and all(now.get(key) is each for key, each in before.items())
-
-    async def _handle_in_order(self, message: Message, worker: asyncio.Task[Any]) -> None:
+    async def _handle_in_order(self, message: Message, worker: asyncio.Task[Any], before: contextvars.Context) -> None:
         partition = message.partition
         if partition in self._parked:
             self._parked[partition].append(message)
             return
         parked = self._parked[partition] = deque((message,))
         try:
-            while parked and self._is_clean():
+            while parked and _is_clean(before):
                 current = parked.popleft()
                 if current.state is not State.ORPHANED:
                     await self._handle(current, worker)
@@ -489,3 +482,12 @@ def check_batches(max_messages: object, max_wait: object) -> None:
         raise ConfigError(f"max_messages must be an int of 1..{MOST_MESSAGES}, not {shown(max_messages)}")
     if not is_number(max_wait) or not 0 <= max_wait <= LONGEST_WAIT:
         raise ConfigError(f"max_wait must be 0..{LONGEST_WAIT:g} seconds, not {shown(max_wait)}")
+
+
+def _is_clean(before: contextvars.Context) -> bool:
+    """Return whether no handler has changed the context variables of the running worker since its beginning."""
+    now = contextvars.copy_context()
+    if not before:
+        return not now
+    # Not `==`: the values are the application's.
+    return len(now) == len(before) and all(now.get(key) is each for key, each in before.items())

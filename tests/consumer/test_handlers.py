@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
@@ -279,3 +280,39 @@ async def test_each_call_of_a_handler_has_a_copy_of_the_context_of_run(
             await stage.nsqd.until(lambda count=number + 1: len(peer.of(Finish, Requeue)) == count)  # type: ignore[misc]
     await running
     assert seen == ["run", "0", "run", "1", "run", "2"]
+
+
+async def test_a_task_factory_may_set_context_variables(stage: Stage) -> None:
+    """That of an error tracker gives each task a scope of its own."""
+    tasks: set[asyncio.Task[Any]] = set()
+    handled: list[bytes] = []
+    scopes: list[str] = []
+
+    async def in_a_scope(coroutine: Coroutine[Any, Any, object]) -> object:
+        _place.set(f"scope {len(scopes)}")
+        scopes.append(_place.get())
+        return await coroutine
+
+    def make(
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, object],
+        **more: Any,  # noqa: ANN401 - what newer Pythons pass on
+    ) -> asyncio.Task[Any]:
+        return asyncio.Task(in_a_scope(coroutine), loop=loop, **more)
+
+    async def handle(message: Message) -> None:
+        tasks.add(asyncio.current_task())  # type: ignore[arg-type]  # it runs in one
+        handled.append(message.body)
+
+    loop = asyncio.get_running_loop()
+    async with stage.consumer(max_in_flight=10) as consumer:
+        loop.set_task_factory(make)  # type: ignore[arg-type]  # its type has a coroutine or a generator
+        running = asyncio.create_task(consumer.run(handle))
+        peer = await stage.nsqd.subscriber()
+        for number in range(3):
+            peer.message(b"%d" % number, message_id(number + 2))
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 3)
+    await running
+    loop.set_task_factory(None)
+    assert handled == [b"0", b"1", b"2"]
+    assert len(tasks) == 1
