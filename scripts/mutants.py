@@ -45,6 +45,7 @@ only_mutate = [{mutated}]
 also_copy = [{others}]
 pytest_add_cli_args = ["-q", "-p", "no:cacheprovider", "-m", "not real_time"]
 pytest_add_cli_args_test_selection = [{tests}]
+track_dependencies = false
 """
 
 
