@@ -1,5 +1,6 @@
 """Single decisions of the producer's machine, which random schedules meet rarely or cannot judge."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -17,11 +18,13 @@ from nsq_ha.errors import (
     server_error,
 )
 from nsq_ha.message import Receipt
+from nsq_ha.options.types import Backoff
 from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, OVERDUE_AFTER, STALLED_AFTER
-from nsq_ha.policy.topology import TopicView
+from nsq_ha.policy.topology import TopicMeta, TopicView
 from nsq_ha.producer.actions import ForgetTopic, KeysMove, LookUp
 from nsq_ha.producer.lanes import LATE_AT_ONCE
 from nsq_ha.producer.machine import UNKNOWN_TOPIC_PATIENCE
+from nsq_ha.producer.messages import CheckedMessage, check_accepted
 from nsq_ha.producer.state import ConnectionStep, Gate, PublishRequest
 from tests.producer.driven import NODES, PLAIN, Driven, Pub
 
@@ -687,6 +690,32 @@ def test_refusals_of_one_moment_pause_once_and_explain_the_loss_that_follows() -
     driven.machine.closed(conn, ConnectionLostError("lost"), driven.now)
     driven.wait(0.4)
     assert [type(each.error.__cause__) for each in requests if each.error] == [NotLeaderError] * 2
+
+
+def test_each_refusal_after_a_pause_makes_the_next_one_longer() -> None:
+    driven = Driven(NODES[0], backoff=Backoff(initial=0.01, maximum=1.0, factor=2.0, jitter=0.0))
+    driven.publish()
+    pauses = []
+    for _ in range(4):
+        driven.answer(driven.lane().conn, b"E_FAILED_ON_NOT_WRITABLE")
+        pauses.append(driven.lane().paused_until - driven.now)
+        driven.wait(pauses[-1] + 0.001)
+    assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08])
+
+
+@pytest.mark.parametrize(
+    ("body", "ext", "is_accepted"), [(99, None, True), (100, None, False), (90, 7, True), (91, 7, False)]
+)
+def test_the_form_of_a_header_counts_in_the_size_of_a_message(body: int, ext: int | None, is_accepted: bool) -> None:
+    checked = CheckedMessage(bytes(body), None, None if ext is None else bytes(ext))
+    view = TopicView("t", TopicMeta(1, extend_support=True), {}, complete=False, exists=True)
+    refused = (
+        nullcontext()
+        if is_accepted
+        else pytest.raises(ConfigError, match=r"a message of 101 bytes, .* exceeds max_message_bytes=100")
+    )
+    with refused:
+        check_accepted(view, checked, 100)
 
 
 def test_a_socket_with_space_again_gets_what_waited() -> None:
