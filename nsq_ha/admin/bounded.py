@@ -27,6 +27,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
+PAUSE: Final = 0.3
+"""Seconds between two checks of a pending change."""
+
 AT_ONCE: Final = 16
 """Number of servers that one call asks at the same time."""
 
@@ -81,6 +84,20 @@ class Bounded:
             await self._limit.__aexit__(kind, error, trace)
         except TimeoutError as over:
             raise self._error() from self.last or over
+
+    async def until(self, place: str, ask: Callable[[], Awaitable[str]]) -> None:
+        """Ask again and again, until a place shows the change.
+
+        Args:
+            place: The place.
+            ask: Returns why it does not show the change; empty if it does.
+        """
+        self.open[place] = "it has not answered yet"
+        while text := await ask():
+            self.open[place] = text
+            await asyncio.sleep(PAUSE)
+        del self.open[place]
+        self.done.add(place)
 
     def _error(self) -> DiscoveryError:
         if self.open:

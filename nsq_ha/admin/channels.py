@@ -7,13 +7,11 @@ Source: server protocol 12; youzan/nsq ``nsqdserver/http.go``, upstream ``nsqd/h
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from nsq_ha.admin.bounded import Bounded
-from nsq_ha.admin.leading import PAUSE
 from nsq_ha.admin.nsqd_http import EMPTY_LOG, ChannelAction, NsqdHttp
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.admin.spread import Spread
@@ -255,14 +253,15 @@ class ChannelAdmin(AdminBase):
 
     async def _until_listed(self, topic: str, channel: str, call: Bounded, *, wanted: bool) -> None:
         """Wait until the nsqlookupds list a channel, or no longer do. By default they hide topics without channel."""
-        while True:
+
+        async def ask() -> str:
             try:
-                if (channel in await self._listed(topic)) is wanted:
-                    return
-                call.open["nsqlookupd"] = "it does not list the channel yet" if wanted else _RECREATED
+                is_listed = channel in await self._listed(topic)
             except LookupUnavailableError as error:
-                call.open["nsqlookupd"] = str(error)
-            await asyncio.sleep(PAUSE)
+                return str(error)
+            return "" if is_listed is wanted else "it does not list the channel yet" if wanted else _RECREATED
+
+        await call.until("nsqlookupd", ask)
 
 
 def _named(channel: str) -> Callable[[PartitionStats], ChannelStats | None]:

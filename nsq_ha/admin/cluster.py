@@ -11,13 +11,13 @@ import asyncio
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from nsq_ha.admin import plain
-from nsq_ha.admin.bounded import Bounded
-from nsq_ha.admin.leading import PAUSE
+from nsq_ha.admin.bounded import PAUSE, Bounded
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.engine.answers import NodeInfo
 from nsq_ha.engine.body import decode_json
@@ -175,7 +175,7 @@ class ClusterAdmin(AdminBase):
                 raise ConfigError(f"topic {topic!r} cannot be deleted at one nsqd: remove delete=")
             await self._mark(topic, node, call, restore=False)
             if delete:
-                await self._delete_at(topic, node, call)
+                await call.until(f"nsqd {node.address}", partial(self._deleted, topic, node))
 
     async def restore_node(self, topic: str, nsqd: str, *, timeout: float = 30.0) -> None:
         """Show an nsqd again to those who look a topic up: take :meth:`tombstone_node` back.
@@ -215,46 +215,28 @@ class ClusterAdmin(AdminBase):
         """Set or clear the tombstone at every nsqlookupd that lists the nsqd for the topic."""
         # nsqlookupd compares the text: it writes an IPv6 address without brackets.
         params = {"topic": topic, "node": f"{node.host}:{node.http_port}"} | ({"restore": "true"} if restore else {})
-        while True:
-            await asyncio.gather(*(self._mark_at(url, topic, node, call, params) for url in self._leading.servers.urls))
-            if not call.open:
-                return
-            await asyncio.sleep(PAUSE)
 
-    async def _mark_at(self, url: str, topic: str, node: Node, call: Bounded, params: dict[str, str]) -> None:
-        place = f"nsqlookupd {url}"
-        if place in call.done:
-            return
-        call.open.setdefault(place, "it has not answered yet")
-        text = await plain.tell(self._leading, f"{url}/topic/tombstone", params)
-        if not text:
+        async def mark(url: str) -> str:
+            if text := await plain.tell(self._leading, f"{url}/topic/tombstone", params):
+                return text
             try:
                 infos = await self._leading.lookupd(url).nodes()
             except LookupUnavailableError as error:
-                text = str(error)
-            else:
-                listed = next((info for info in infos if info.node == node and topic in info.topics), None)
-                if listed is None or (topic in listed.tombstoned) is ("restore" not in params):
-                    call.done.add(place)
-                    del call.open[place]
-                    return
-                text = "it does not show the change yet"
-        call.open[place] = text
+                return str(error)
+            listed = next((info for info in infos if info.node == node and topic in info.topics), None)
+            is_shown = listed is None or (topic in listed.tombstoned) is not restore
+            return "" if is_shown else "it does not show the change yet"
 
-    async def _delete_at(self, topic: str, node: Node, call: Bounded) -> None:
-        place = f"nsqd {node.address}"
-        while True:
-            call.open.setdefault(place, "it has not answered yet")
-            outcome = await plain.delete_at(self._leading, node, topic)
-            if isinstance(outcome, NsqError):
-                call.open[place] = str(outcome)
-            else:
-                infos = await self.nodes()
-                if not any(info.node == node and topic in info.topics for info in infos):
-                    call.open.pop(place)
-                    return
-                call.open[place] = "it has the topic again: stop the producers that publish to it"
-            await asyncio.sleep(PAUSE)
+        urls = self._leading.servers.urls
+        await asyncio.gather(*(call.until(f"nsqlookupd {url}", partial(mark, url)) for url in urls))
+
+    async def _deleted(self, topic: str, node: Node) -> str:
+        """Delete a topic at a plain nsqd. Return why the nsqd still has it; empty if it has not."""
+        outcome = await plain.delete_at(self._leading, node, topic)
+        if isinstance(outcome, NsqError):
+            return str(outcome)
+        is_back = any(info.node == node and topic in info.topics for info in await self.nodes())
+        return "it has the topic again: stop the producers that publish to it" if is_back else ""
 
     async def nodes(self) -> tuple[NodeInfo, ...]:
         """Return the nsqds of the cluster; of a plain one, those that any nsqlookupd lists.

@@ -17,6 +17,7 @@ import contextlib
 import math
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
+from nsq_ha.admin.bounded import PAUSE
 from nsq_ha.admin.nsqd_http import Https, NsqdHttp
 from nsq_ha.engine.http import ask, new_client
 from nsq_ha.engine.lookupd import Access, LookupClient
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from nsq_ha.engine.answers import NodeInfo
     from nsq_ha.options.types import TlsConfig
     from nsq_ha.policy.topology import LookupAnswer, Node, TopicView
-
-PAUSE: Final = 0.3
-"""Seconds between two checks of a pending change."""
 
 NUDGE_INTERVAL: Final = 7.0
 """Seconds between two requests for another check."""

@@ -15,7 +15,8 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.admin.leading import PAUSE, Leading
+from nsq_ha.admin.bounded import PAUSE
+from nsq_ha.admin.leading import Leading
 from nsq_ha.engine.http import ask
 from nsq_ha.errors import (
     ConfigError,

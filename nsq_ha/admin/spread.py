@@ -15,8 +15,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
-from nsq_ha.admin.bounded import several
-from nsq_ha.admin.leading import PAUSE, Leading
+from nsq_ha.admin.bounded import PAUSE, several
+from nsq_ha.admin.leading import Leading
 from nsq_ha.admin.nsqd_http import NO_CHANNEL, NsqdHttp
 from nsq_ha.admin.plain import tell
 from nsq_ha.errors import (

@@ -19,10 +19,9 @@ from functools import partial
 from typing import Final, TypeVar
 
 from nsq_ha.admin import plain
-from nsq_ha.admin.bounded import Bounded, several
+from nsq_ha.admin.bounded import PAUSE, Bounded, several
 from nsq_ha.admin.cluster import ClusterAdmin
 from nsq_ha.admin.description import ClusterStats, NodeStats, PartitionDescription, TopicDescription
-from nsq_ha.admin.leading import PAUSE
 from nsq_ha.admin.memory import TopicPartition
 from nsq_ha.admin.nsqd_http import Search, StoredMessage
 from nsq_ha.admin.opened import AdminBase

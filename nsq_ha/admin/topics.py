@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from nsq_ha.admin import plain
-from nsq_ha.admin.bounded import Bounded
+from nsq_ha.admin.bounded import PAUSE, Bounded
 from nsq_ha.admin.description import PartitionStats
-from nsq_ha.admin.leading import PAUSE, until_usable
+from nsq_ha.admin.leading import until_usable
 from nsq_ha.admin.nsqd_http import TopicAction
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.admin.spread import Spread

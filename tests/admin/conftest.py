@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from nsq_ha.admin import AdminClient, channels, leading, plain, spread, topics
+from nsq_ha.admin import AdminClient, bounded, leading, plain, spread, topics
 from nsq_ha.admin import cluster as cluster_calls
 from tests.admin.scripted import Plain, Scripted
 from tests.engine.lookups import conftest as discovery
@@ -22,7 +22,7 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
 
 def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an admin client look again soon, and some times within a short limit."""
-    for module in (channels, cluster_calls, leading, plain, spread, topics):
+    for module in (bounded, cluster_calls, leading, plain, spread, topics):
         monkeypatch.setattr(module, "PAUSE", 0.05)
 
 
