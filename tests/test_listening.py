@@ -9,7 +9,7 @@ import pytest
 
 from nsq_ha import prometheus
 from nsq_ha.admin import AdminClient
-from nsq_ha.dashboard.app import DashboardOptions, serve
+from nsq_ha.dashboard import DashboardOptions, serve
 from nsq_ha.devcluster import DevCluster
 from tests.support.nsqd import LIMIT
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.admin.incident import OF_CHANNELS, Incident
 from nsq_ha.admin.memory import ChannelFlow
@@ -32,11 +32,6 @@ _RARE: Final = 0.001
 """Failures a second that are as good as none."""
 
 _Parts = Sequence[tuple["FigureRow", ChannelFlow]]
-
-
-class _Lasts(TypedDict, total=False):
-    since: float | None
-    is_older: bool
 
 
 def of_consumers(reading: Reading) -> list[Incident]:
@@ -127,11 +122,11 @@ def _is_long(reading: Reading, row: FigureRow, flow: ChannelFlow) -> bool:
     return max(reading.at - flow.since, row.lag or 0.0) >= LONG
 
 
-def _lasts(parts: _Parts) -> _Lasts:
+def _lasts(parts: _Parts) -> dict[str, Any]:
     """Return since when none of these has moved, and whether that only is when it was first looked at."""
     latest = max((flow for _, flow in parts), key=lambda each: each.since, default=None)
     if latest is None or latest.at - latest.since < 1:
-        return {"since": None}
+        return {}
     return {"since": latest.since, "is_older": latest.since == latest.began}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class MessageLife:
         """Its position in the partition. None if nobody says it."""
         if self.stored is not None:
             return self.stored.offset
-        return next((each["offset"] for each in self.events if isinstance(each.get("offset"), int)), None)
+        return next((each["offset"] for each in self.events if each.get("offset") is not None), None)
 
 
 def events_of(paths: Iterable[Path], number: int, topic: str | None, *, by_trace: bool) -> list[dict[str, Any]]:
@@ -83,10 +84,8 @@ def events_of(paths: Iterable[Path], number: int, topic: str | None, *, by_trace
         by_trace: ``number`` is a trace id.
     """
     name = "trace_id" if by_trace else "internal_id"
-    found = (entry for path in paths for entry in trace_lines(path, name, number))
-    return sorted(
-        (each for each in found if topic in (None, each.get("topic"))), key=lambda entry: int(entry["time_ns"])
-    )
+    found = (entry for path in paths for entry in trace_lines(path, name, number, topic))
+    return sorted(found, key=itemgetter("time_ns"))
 
 
 @click.command("message")
@@ -118,11 +117,11 @@ def message(
         raise click.UsageError("--offline needs --log")
     with failures():
         events = events_of(logs, number, topic, by_trace=by_trace)
-    known = topic or next((str(event["topic"]) for event in events if "topic" in event), None)
+    known = topic or next((event["topic"] for event in events if event.get("topic")), None)
     if known is None and not logs:
         raise click.UsageError("give --topic, --log, or both")
-    ids = [int(event["internal_id"]) for event in events if isinstance(event.get("internal_id"), int)]
-    life = MessageLife(known, (ids[0] if ids else None) if by_trace else number, events)
+    named = next((event["internal_id"] for event in events if event.get("internal_id") is not None), None)
+    life = MessageLife(known, named if by_trace else number, events)
     if known is not None and not offline:
         run(_complete(cluster, known, life, number if by_trace else None, start))
     if wants_json(as_json):
@@ -216,17 +215,14 @@ def _print(life: MessageLife) -> None:
     if rows:
         print_table(["what", "value"], rows, title=title)
     if life.events:
-        first = int(life.events[0]["time_ns"])
+        first = life.events[0]["time_ns"]
         print_table(
             ["time", "after ms#", "event", "channel", "attempt#", "nsqd"],
             [
                 (
-                    local_time(int(event["time_ns"])),
-                    f"{(int(event['time_ns']) - first) / 1e6:,.3f}",
-                    event["event"],
-                    event.get("channel"),
-                    event.get("attempt"),
-                    event.get("nsqd"),
+                    local_time(event["time_ns"]),
+                    f"{(event['time_ns'] - first) / 1e6:,.3f}",
+                    *map(event.get, ("event", "channel", "attempt", "nsqd")),
                 )
                 for event in life.events
             ],

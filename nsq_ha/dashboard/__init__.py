@@ -4,6 +4,7 @@ It asks the cluster through :class:`nsq_ha.admin.AdminClient` only, once per int
 ``nsq-ha dashboard`` starts it.
 """
 
-from nsq_ha.dashboard.app import DashboardOptions, serve
+from nsq_ha.dashboard.app import serve
+from nsq_ha.dashboard.options import DashboardOptions
 
 __all__ = ["DashboardOptions", "serve"]

@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import quote
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -30,21 +27,11 @@ from starlette.types import ASGIApp
 from nsq_ha import prometheus
 from nsq_ha.admin import AdminClient
 from nsq_ha.admin.browsing import LogLook, browse, with_plugin
-from nsq_ha.admin.findings import is_loopback
-from nsq_ha.base.markup import Html
 from nsq_ha.base.threads import in_thread
 from nsq_ha.dashboard.changing import Changing
-from nsq_ha.dashboard.guard import (
-    MAX_ADDRESS,
-    Checked,
-    Guard,
-    address,
-    arguments,
-    segments,
-    session_of,
-)
-from nsq_ha.dashboard.history import History
+from nsq_ha.dashboard.guard import MAX_ADDRESS, Checked, address, arguments, segments
 from nsq_ha.dashboard.metrics import metrics
+from nsq_ha.dashboard.options import DashboardOptions
 from nsq_ha.dashboard.pages import change, frame, messages
 from nsq_ha.dashboard.pages.channel import channel_page
 from nsq_ha.dashboard.pages.nodes import node_page, nodes
@@ -59,12 +46,11 @@ from nsq_ha.errors import ConfigError, NsqError
 
 T = TypeVar("T")
 
-_LINK: Final = re.compile(r'(?<= )(href|src|action|data-base)="/')
 _STATIC: Final = Path(__file__).parent / "static"
 
 
-class Dashboard:
-    """The routes that only read.
+class Dashboard(Changing):
+    """The routes that only read, beside those that change the cluster.
 
     Args:
         admin: Asks and changes the cluster.
@@ -77,12 +63,7 @@ class Dashboard:
     """
 
     def __init__(self, admin: AdminClient, options: DashboardOptions, extra: Extra | None = None) -> None:
-        self._admin = admin
-        self._options = options
-        self._extra = extra
-        self._base = "".join(f"/{quote(each)}" for each in segments(options.base_path))
-        self._guard = Guard(options.token, hosts=(*options.hosts, options.host), is_private=options.is_private)
-        self._history = History(max(2, round(options.history / options.interval)))
+        super().__init__(admin, options, extra)
         self.poller: Poller = Poller(admin, self._history, interval=options.interval, limit=options.limit)
         self._rendered: dict[tuple[str, bool], Page] = {}  # those of the newest reading
         self._count = 0
@@ -90,25 +71,16 @@ class Dashboard:
 
     def app(self) -> ASGIApp:
         """Return the application."""
-        options = self._options
-        changing = Changing(
-            self._admin,
-            self._history,
-            self._guard,
-            self._respond,
-            may_change=options.may_change,
-            change_log=options.change_log,
-        )
         routes = [
             Mount("/static", StaticFiles(directory=_STATIC)),
             Route("/events", self._events, methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
             Route("/search", self._search, methods=["GET"]),
             Route("/messages", self._messages, methods=["GET"]),
-            Route("/sign-in", changing.sign_in, methods=["GET", "POST"]),
-            Route("/sign-out", changing.sign_out, methods=["POST"]),
-            Route("/confirm/{name}", changing.confirm, methods=["GET"]),
-            Route("/act/{name}", changing.act, methods=["POST"]),
+            Route("/sign-in", self.sign_in, methods=["GET", "POST"]),
+            Route("/sign-out", self.sign_out, methods=["POST"]),
+            Route("/confirm/{name}", self.confirm, methods=["GET"]),
+            Route("/act/{name}", self.act, methods=["POST"]),
             Route("/{rest:path}", self._live, methods=["GET"]),
         ]
         return Checked(Starlette(routes=routes, exception_handlers={ClientDisconnect: _gone}), self._guard, self._base)
@@ -143,26 +115,7 @@ class Dashboard:
                 pass
 
     def _may(self, request: Request) -> bool:
-        return self._options.may_change and self._guard.session(session_of(request)) is not None
-
-    def _respond(self, request: Request, page: Page, *, is_live: bool = False) -> Response:
-        session = self._guard.session(session_of(request))
-        sign: Html | None = None
-        if self._guard.has_token:
-            sign = change.sign_control(is_signed_in=session is not None, key=session.key if session else "")
-        text = frame.document(
-            page,
-            place=request.url.path,
-            is_live=is_live,
-            sign=sign,
-            refresh=max(2, round(self._options.interval)),
-            more=[(f"/{self._extra.place}", self._extra.title)] if self._extra else (),
-        )
-        return HTMLResponse(self._below(text).encode("utf-8", "replace"), status_code=page.status)
-
-    def _below(self, text: str) -> str:
-        """Return a page whose links are below the path of a proxy."""
-        return _LINK.sub(rf'\1="{self._base}/', text) if self._base else text
+        return self._options.may_change and self._session(request) is not None
 
     async def _live(self, request: Request) -> Response:
         return self._respond(request, self.render(address(request), may_change=self._may(request)), is_live=True)
@@ -182,7 +135,7 @@ class Dashboard:
         place = request.query_params.get("page", "/")[:MAX_ADDRESS]
         yield b"retry: 2000\n\n"  # until the next reading, the tab shows the page as it was loaded
         while await self.poller.changed():
-            if self._guard.is_private and self._guard.session(session_of(request)) is None:
+            if self._guard.is_private and self._session(request) is None:
                 return
             if segments(place) == ["messages"]:
                 yield self._sent(await self._look(place))
@@ -267,56 +220,10 @@ def _page(board: Board, parts: list[str]) -> Page:
     return change.failure("Not found", "The dashboard has no such page.", 404) if make is None else make(board, *names)
 
 
-DEFAULT_PORT: Final = 4171
-"""The port of nsqadmin, which the dashboard replaces."""
-
 _LAST_PAGE: Final = 20
 """Seconds for which tabs may read the last state of a program's page; they hardly ever need one."""
 
 log: Final = logging.getLogger("nsq_ha.dashboard")
-
-
-@dataclass(frozen=True, slots=True)
-class DashboardOptions:
-    """How a dashboard runs.
-
-    Attributes:
-        host: The address to listen on.
-        port: Its port; 0 for a free one.
-        interval: Seconds between two polls of the cluster.
-        limit: Seconds for one poll; servers that take longer are shown as silent.
-        history: Seconds for which figures are kept.
-        token: What a person must know to sign in. None if nobody can; ``may_change`` and other hosts need one.
-        may_change: Those who have signed in may change the cluster.
-        hosts: Names by which browsers reach the dashboard, besides ``localhost``, IP addresses and ``host``.
-        trace_logs: Files that a search for a message reads.
-        decoders: Functions that show bodies, each as ``MODULE:FUNCTION``; they get bytes.
-        change_log: A file to which each change is appended, as a line of JSON.
-        base_path: The path below which a proxy shows the dashboard, such as ``/nsq``, whether it removes that or not.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    interval: float = 2.0
-    limit: float = 5.0
-    history: float = 900.0
-    token: str | None = field(default=None, repr=False)
-    may_change: bool = False
-    hosts: tuple[str, ...] = ()
-    trace_logs: tuple[Path, ...] = ()
-    decoders: tuple[str, ...] = ()
-    change_log: Path | None = None
-    base_path: str = ""
-
-    @property
-    def is_private(self) -> bool:
-        """Whether reading needs the token, too."""
-        return not is_loopback(self.host)
-
-    @property
-    def needs_token(self) -> bool:
-        """Whether somebody must be able to sign in."""
-        return self.is_private or self.may_change
 
 
 class _Server(uvicorn.Server):

@@ -10,28 +10,41 @@ import dataclasses
 import json
 import logging
 import math
+import re
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, target_of
-from nsq_ha.dashboard.guard import LIFETIME, BrowserSession, Guard, WrongTokens, cookie_of, form, session_of
+from nsq_ha.dashboard.guard import (
+    LIFETIME,
+    BrowserSession,
+    Guard,
+    WrongTokens,
+    cookie_of,
+    form,
+    segments,
+    session_of,
+)
 from nsq_ha.dashboard.history import MAX_TEXT, ClusterEvent, History, Level
-from nsq_ha.dashboard.pages import change
-from nsq_ha.dashboard.pages.ui import Board, Page
+from nsq_ha.dashboard.pages import change, frame
+from nsq_ha.dashboard.pages.ui import Board, Extra, Page
 from nsq_ha.errors import MAY_STILL_HAPPEN, ConfigError, NsqError
 from nsq_ha.tracelog import ends_within_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from starlette.requests import Request
 
     from nsq_ha.admin import AdminClient
+    from nsq_ha.base.markup import Html
+    from nsq_ha.dashboard.options import DashboardOptions
 
 PATIENCE: Final = 3.0
 """Seconds for which the page waits for a change."""
@@ -39,43 +52,53 @@ PATIENCE: Final = 3.0
 log: Final = logging.getLogger("nsq_ha.dashboard")
 
 
+_LINK: Final = re.compile(r'(?<= )(href|src|action|data-base)="/')
+
+
 class Changing:
-    """The routes.
+    """What all routes share, and those that sign in and change the cluster.
 
     Args:
-        admin: Changes the cluster.
-        history: Has the newest reading, and takes the events.
-        guard: The rules.
-        respond: Returns the answer for a page.
-        may_change: Changes are allowed, to those who sign in.
-        change_log: A file to which each change is appended. None for none.
+        admin: Asks and changes the cluster.
+        options: How the dashboard runs.
+        extra: A page of the program that runs the dashboard.
 
     Raises:
-        ConfigError: The file cannot be written.
+        ConfigError: The change log cannot be written, or the token is too short.
     """
 
-    def __init__(
-        self,
-        admin: AdminClient,
-        history: History,
-        guard: Guard,
-        respond: Callable[[Request, Page], Response],
-        *,
-        may_change: bool,
-        change_log: Path | None = None,
-    ) -> None:
+    def __init__(self, admin: AdminClient, options: DashboardOptions, extra: Extra | None = None) -> None:
         try:
-            _append(change_log, "")
+            _append(options.change_log, "")
         except OSError as error:
-            raise ConfigError(f"the change log {change_log} cannot be written: {error.strerror}") from error
-        self._change_log = change_log
+            raise ConfigError(f"the change log {options.change_log} cannot be written: {error.strerror}") from error
         self._admin = admin
-        self._history = history
-        self._guard = guard
-        self._respond = respond
-        self._may_change = may_change
+        self._options = options
+        self._extra = extra
+        self._base = "".join(f"/{quote(each)}" for each in segments(options.base_path))
+        self._guard = Guard(options.token, hosts=(*options.hosts, options.host), is_private=options.is_private)
+        self._history = History(max(2, round(options.history / options.interval)))
         self._wrong = WrongTokens()
         self._running: set[asyncio.Task[Page]] = set()
+
+    def _respond(self, request: Request, page: Page, *, is_live: bool = False) -> Response:
+        session = self._session(request)
+        sign: Html | None = None
+        if self._guard.has_token:
+            sign = change.sign_control(is_signed_in=session is not None, key=session.key if session else "")
+        text = frame.document(
+            page,
+            place=request.url.path,
+            is_live=is_live,
+            sign=sign,
+            refresh=max(2, round(self._options.interval)),
+            more=[(f"/{self._extra.place}", self._extra.title)] if self._extra else (),
+        )
+        return HTMLResponse(self._below(text).encode("utf-8", "replace"), status_code=page.status)
+
+    def _below(self, text: str) -> str:
+        """Return a page whose links are below the path of a proxy."""
+        return _LINK.sub(rf'\1="{self._base}/', text) if self._base else text
 
     def _session(self, request: Request) -> BrowserSession | None:
         return self._guard.session(session_of(request))
@@ -123,7 +146,7 @@ class Changing:
 
     def _allowed(self, request: Request) -> BrowserSession | Response:
         """Return the session of somebody who may change the cluster, or the answer to somebody who may not."""
-        if not self._may_change:
+        if not self._options.may_change:
             return self._failed(request, "Not allowed", "This dashboard is read-only: start it with --admin.", 403)
         return self._session(request) or RedirectResponse("/sign-in", status_code=303)
 
@@ -204,9 +227,9 @@ class Changing:
 
     def _record(self, line: str) -> None:
         try:
-            _append(self._change_log, line)
+            _append(self._options.change_log, line)
         except OSError as error:
-            log.error("the change log %s cannot be written: %s", self._change_log, error)  # noqa: TRY400 - no bug
+            log.error("the change log %s cannot be written: %s", self._options.change_log, error)  # noqa: TRY400 - no bug
 
 
 def _append(path: Path | None, line: str) -> None:

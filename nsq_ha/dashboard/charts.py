@@ -255,10 +255,7 @@ def _picture(
 
 
 def _axis(begin: float, end: float) -> Html:
-    middle = (begin + end) / 2
-    return tag(
-        "div", [tag("time", figures.clock(at), data_at=f"{at:.0f}") for at in (begin, middle, end)], class_="axis"
-    )
+    return tag("div", map(figures.time_of_day, (begin, (begin + end) / 2, end)), class_="axis")
 
 
 def _lasted(period: Period, now: float) -> str:

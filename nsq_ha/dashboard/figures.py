@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from nsq_ha.admin import words
+from nsq_ha.base.markup import Html, tag
 from nsq_ha.errors import ConfigError
 
 NONE: Final = words.NONE
@@ -55,6 +56,11 @@ def milliseconds(seconds: float | None) -> str:
 def clock(at: float) -> str:
     """Return the time of day in UTC; the browser's script shows the local one."""
     return f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%H:%M:%S}"
+
+
+def time_of_day(at: float, title: str | None = None) -> Html:
+    """Return :func:`clock` as an element; the script shows it in the browser's time zone."""
+    return tag("time", clock(at), data_at=f"{at:.0f}", title=title)
 
 
 def moment(at: float) -> str:

@@ -433,20 +433,21 @@ _TROUBLES: Mapping[Trouble, tuple[Kind, Level, str]] = {
 def begins(trouble: Trouble, subject: str, why: str, at: float) -> ClusterEvent:
     """Return the event for a problem that began."""
     kind, level, _ = _TROUBLES[trouble]
-    if trouble != "leaderless":
-        return ClusterEvent(at, kind, level, subject, why, subject.partition("/")[0] if kind == "channel" else "")
-    text, group = f"nobody serves the partition: {why}", f"nobody serves them: {why}"
-    return ClusterEvent(at, kind, level, subject, text, subject.rpartition("-")[0], group)
+    text, group = (f"nobody serves {each}: {why}" for each in ("the partition", "them"))
+    topic, is_part = _topic_of(kind, subject), kind == "leader"
+    return ClusterEvent(at, kind, level, subject, text if is_part else why, topic, group if is_part else "")
 
 
 def ends(trouble: Trouble, subject: str, began: float, at: float) -> ClusterEvent:
     """Return the event for a problem that ended."""
     kind, _, text = _TROUBLES[trouble]
-    topic = subject.partition("/")[0] if kind == "channel" else ""
-    event = ClusterEvent(at, kind, "good", subject, text.format(span(at - began)), topic)
-    if trouble != "leaderless":
-        return event
-    return replace(event, topic=subject.rpartition("-")[0], group="served again")
+    text, group = text.format(span(at - began)), "served again" if kind == "leader" else ""
+    return ClusterEvent(at, kind, "good", subject, text, _topic_of(kind, subject), group)
+
+
+def _topic_of(kind: Kind, subject: str) -> str:
+    """Return the topic of the partition or the channel that an event is about."""
+    return {"channel": subject.partition("/")[0], "leader": subject.rpartition("-")[0]}.get(kind, "")
 
 
 def _goes_on(over: Period, period: Period) -> bool:

@@ -13,9 +13,8 @@ import contextlib
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
-
-import msgspec
 
 from nsq_ha.admin.browsing import MessageFilter, browse
 from nsq_ha.admin.trace_lines import trace_lines
@@ -36,6 +35,9 @@ LIMIT: Final = 8.0
 """Seconds for a whole search."""
 
 T = TypeVar("T")
+
+TraceStep = dict[str, Any]
+"""A line of a trace log about a message, as :mod:`nsq_ha.admin.trace_lines` returns it."""
 
 MAX_LOG_BYTES: Final = 64 * 1024 * 1024
 """The end of each trace log that is read."""
@@ -86,21 +88,6 @@ class FoundMessage:
     nsqd: str
     message: StoredMessage
     channels: tuple[Fate, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TraceStep:
-    """A line of a trace log about the message."""
-
-    time_ns: int
-    event: str
-    topic: str = ""
-    partition: int = 0
-    channel: str = ""
-    attempt: int = 0
-    nsqd: str = ""
-    internal_id: int = 0
-    trace_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +156,7 @@ async def search(
         notes.append(f"The search ended at its limit of {limit:g} s.")
     except NsqError as error:
         notes.append(f"The cluster gave no answer: {error}")
-    nsqds = {step.nsqd for step in steps}
+    nsqds = {step.get("nsqd") for step in steps}
     if reading.is_plain and len(nsqds) > 1:
         notes.append(
             f"These lines are of {len(nsqds)} nsqds. Plain nsqds may give equal ids: each nsqd's lines are a message of"
@@ -198,7 +185,7 @@ async def _hunt(
         else:
             yield partition, stored
         return
-    named = tuple(dict.fromkeys(step.internal_id for step in steps if step.internal_id))
+    named = tuple(dict.fromkeys(number for step in steps if (number := step.get("internal_id"))))
     is_found = False
     for internal_id in _first_of(named, notes):
         if (stored := await admin.find_message(topic, internal_id=internal_id)) is not None:
@@ -248,36 +235,21 @@ def fates(reading: Reading, topic: str, partition: int, number: int) -> tuple[Fa
         elif number > channel.messages:
             fate = Fate(channel.name, "not read", "info", "the leader has not flushed it to its log yet")
         else:
-            waits = f"{number - confirmed - 1:,} before it are not passed either"
-            state = "paused: " if channel.paused else ""
-            fate = Fate(
-                channel.name,
-                "not passed",
-                "warning",
-                f"{state}waiting, in flight, or finished before an older one; {waits}",
-            )
+            waits = f"waiting, in flight, or finished before an older one; {number - confirmed - 1:,} before it are"
+            text = f"{'paused: ' if channel.paused else ''}{waits} not passed either"
+            fate = Fate(channel.name, "not passed", "warning", text)
         outcomes.append(fate)
     return tuple(outcomes)
 
 
 def steps_of(files: Iterable[Path], query: Query) -> tuple[TraceStep, ...]:
     """Return the lines of trace logs about a message, the oldest first. Files that cannot be read are left out."""
-    wanted = query.trace_id if query.trace_id is not None else query.internal_id
-    if wanted is None:
+    key = "internal_id" if query.trace_id is None else "trace_id"
+    if (wanted := getattr(query, key)) is None:
         return ()
-    key = "trace_id" if query.trace_id is not None else "internal_id"
     steps: list[TraceStep] = []
     for file in files:
         with contextlib.suppress(OSError):
-            lines = trace_lines(file, key, wanted, most_bytes=MAX_LOG_BYTES)
-            found = (step for line in lines if (step := step_of(line)) is not None and step.topic == query.topic)
-            steps += islice(found, MAX_STEPS - len(steps))
-    return tuple(sorted(steps, key=lambda step: step.time_ns))
-
-
-def step_of(fields: Mapping[str, Any]) -> TraceStep | None:
-    """Return a line of a trace log; None if a field has another type."""
-    try:
-        return msgspec.convert({name: value for name, value in fields.items() if value is not None}, TraceStep)
-    except msgspec.ValidationError:
-        return None
+            lines = trace_lines(file, key, wanted, query.topic, most_bytes=MAX_LOG_BYTES)
+            steps += islice(lines, MAX_STEPS - len(steps))
+    return tuple(sorted(steps, key=itemgetter("time_ns")))

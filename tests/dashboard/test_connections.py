@@ -10,7 +10,8 @@ import pytest
 from starlette.types import Message
 
 from nsq_ha.admin import AdminClient
-from nsq_ha.dashboard.app import Dashboard, DashboardOptions, serve
+from nsq_ha.dashboard import DashboardOptions, serve
+from nsq_ha.dashboard.app import Dashboard
 from nsq_ha.dashboard.guard import FREE_TRIES, MAX_TRIERS, TRY_SECONDS, WrongTokens
 from tests.support.web import NO_CERTIFICATES
 

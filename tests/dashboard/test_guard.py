@@ -9,8 +9,9 @@ from starlette.requests import HTTPConnection
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.base.redaction import redact
+from nsq_ha.dashboard import DashboardOptions, serve
 from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, target_of
-from nsq_ha.dashboard.app import Dashboard, DashboardOptions, serve
+from nsq_ha.dashboard.app import Dashboard
 from nsq_ha.dashboard.guard import LIFETIME, MAX_SESSIONS, Guard, cookie_of, session_of
 from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.errors import ConfigError, NsqError

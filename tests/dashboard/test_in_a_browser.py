@@ -151,7 +151,7 @@ def test_a_line_of_the_change_log_that_was_cut_off_spoils_no_other(tmp_path: Pat
     log, nobody = tmp_path / "changes", cast("Any", None)
     log.write_text('{"at": "2026')
     for _ in range(2):  # once at each start
-        changing.Changing(nobody, nobody, nobody, nobody, may_change=True, change_log=log)
+        changing.Changing(nobody, DashboardOptions(may_change=True, change_log=log))
     assert log.read_text() == '{"at": "2026\n'
 
 

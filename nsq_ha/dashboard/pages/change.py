@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nsq_ha.base.markup import Html, join, path, tag
+from collections.abc import Iterable
+
+from nsq_ha.base.markup import Child, Html, join, path, tag
 from nsq_ha.dashboard.actions import ACTIONS, Action, ActionTarget
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page
@@ -11,44 +13,22 @@ from nsq_ha.errors import ChangeIncompleteError, NsqError
 
 def sign_in(problem: str = "") -> Page:
     """Return the page that asks for the token."""
-    form = tag(
-        "form",
-        ui.labelled("Token", type="password", name="token", required=True, autocomplete="off", autofocus=True),
-        tag("button", "Sign in"),
-        method="post",
-        action="/sign-in",
-        class_="sign-in",
-    )
-    note = tag(
-        "p",
-        "The token is in the file or variable that the dashboard was started with, or on its terminal.",
-        class_="soft",
-    )
-    return Page("Sign in", join(tag("h1", "Sign in"), _problem(problem), note, form), 403 if problem else 200)
+    token = ui.labelled("Token", type="password", name="token", required=True, autocomplete="off", autofocus=True)
+    form = _form("/sign-in", "sign-in", token, tag("button", "Sign in"))
+    note = ui.soft("The token is in the file or variable that the dashboard was started with, or on its terminal.")
+    return Page("Sign in", join(tag("h1", "Sign in"), ui.problem(problem), note, form), 403 if problem else 200)
 
 
 def sign_control(*, is_signed_in: bool, key: str = "") -> Html:
     """Return the link that signs in, or the button that signs out."""
     if not is_signed_in:
         return tag("a", "Sign in", href="/sign-in", class_="sign")
-    return tag(
-        "form",
-        _hidden(key=key),
-        tag("button", "Sign out"),
-        method="post",
-        action="/sign-out",
-        class_="sign",
-    )
+    return _form("/sign-out", "sign", ui.hidden(key=key), tag("button", "Sign out"))
 
 
-def _hidden(**fields: str | int) -> Html:
-    """Return fields of a form that nobody sees."""
-    return join(tag("input", type="hidden", name=name, value=value) for name, value in fields.items())
-
-
-def _problem(text: str) -> Html | None:
-    """Return why a form was not accepted. None without a text."""
-    return tag("p", text, class_="banner bad", role="alert") if text else None
+def _form(action: str, class_: str, *content: Child | Iterable[Child]) -> Html:
+    """Return a form that changes something."""
+    return tag("form", *content, method="post", action=action, class_=class_)
 
 
 def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: str = "") -> Page:
@@ -62,41 +42,24 @@ def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: st
         problem: Why it was not done yet; empty at first.
     """
     action = ACTIONS[name]
-    back = _back(target)
-    fields = [_hidden(key=key)]
-    if target.topic:
-        fields.append(_hidden(topic=target.topic))
-    else:
-        fields.append(ui.labelled("Name of the topic", type="text", name="topic", required=True, maxlength=64))
-    if action.scope == "partition":
-        fields += [_hidden(partition=target.partition or 0), _destination(board, target)]
-    elif action.scope == "nsqd":
-        fields.append(_hidden(nsqd=target.nsqd))
-    elif target.channel:
-        fields.append(_hidden(channel=target.channel))
+    known: dict[str, str | int] = {"topic": target.topic, "channel": target.channel, "nsqd": target.nsqd}
+    fields = [ui.hidden(key=key, **{name: value for name, value in known.items() if value})]
+    if not target.topic:
+        fields.append(ui.text_field({}, "topic", "Name of the topic", required=True, maxlength=64))
+    if target.partition is not None:
+        fields += [ui.hidden(partition=target.partition), _destination(board, target)]
     if action.asks is not None and not target.channel:
-        field, asked = action.asks
-        fields.append(ui.labelled(asked, type="text", name=field, required=True, maxlength=64, autocomplete="off"))
+        fields.append(ui.text_field({}, *action.asks, required=True, maxlength=64))
     if action.is_lossy:
         label = join("To confirm, type ", tag("b", target.name))
         fields.append(ui.labelled(label, type="text", name="typed", required=True, autocomplete="off", autofocus=True))
-    form = tag(
-        "form",
-        fields,
-        tag(
-            "div",
-            tag("button", action.label, class_="danger" if action.is_lossy else None),
-            tag("a", "Cancel", href=back, class_="button"),
-            class_="buttons",
-        ),
-        method="post",
-        action=path("act", name),
-        class_="confirm",
-    )
+    do = tag("button", action.label, class_="danger" if action.is_lossy else None)
+    cancel = tag("a", "Cancel", href=_back(target), class_="button")
+    form = _form(path("act", name), "confirm", fields, tag("div", do, cancel, class_="buttons"))
     joint = " for" if name == "create-channel" else ":"
     title = f"{action.label}{joint} {target.subject}?" if target.topic else f"{action.label}?"
     loss = tag("p", "Messages will be lost for good.", class_="banner warning") if action.is_lossy else None
-    content = join(tag("h1", title), _problem(problem), tag("p", action.effect), _now(board, target), loss, form)
+    content = join(tag("h1", title), ui.problem(problem), tag("p", action.effect), _now(board, target), loss, form)
     return Page(title, content, 400 if problem else 200)
 
 
@@ -112,10 +75,8 @@ def _now(board: Board, target: ActionTarget) -> Html | None:
     channel = board.reading.channels.get((target.topic, target.channel))
     if channel is None:
         return None
-    return tag(
-        "p",
-        f"Now {channel.depth:,} messages wait, {channel.in_flight:,} are in flight, {channel.clients:,} clients read.",
-    )
+    counts = f"{channel.depth:,} messages wait, {channel.in_flight:,} are in flight, {channel.clients:,} clients read"
+    return tag("p", f"Now {counts}.")
 
 
 def outcome(name: str, target: ActionTarget, failure: NsqError | None) -> Page:
@@ -127,22 +88,20 @@ def outcome(name: str, target: ActionTarget, failure: NsqError | None) -> Page:
     if isinstance(failure, ChangeIncompleteError):
         title = "Done in part" if failure.done else "Not done yet"
     text, level = (action.done, "good") if failure is None else (str(failure), "bad")
-    content = join(
-        tag("h1", f"{action.label}: {title.lower()}"),
-        tag("p", f"{target.subject}: {text}.", class_=f"banner {level}", role="status"),
-        tag(
-            "p", tag("a", f"Back to {back.subject or 'the topics'}", href=_back(back), class_="button", autofocus=True)
-        ),
-    )
-    return Page(title, content, 200 if failure is None else 502)
+    link = tag("a", f"Back to {back.subject or 'the topics'}", href=_back(back), class_="button", autofocus=True)
+    heading, said = f"{action.label}: {title.lower()}", f"{target.subject}: {text}."
+    return Page(title, _said(heading, said, f"banner {level}", link), 200 if failure is None else 502)
 
 
 def going_on(action: Action, target: ActionTarget) -> Page:
     """Return the page for a change that takes longer than a person waits."""
     title = f"{action.label}: it goes on"
     text = f"{target.subject}: this takes longer. You can leave; its outcome comes on the timeline."
-    content = join(tag("h1", title), tag("p", text, class_="banner", role="status"))
-    return Page(title, join(content, tag("p", tag("a", "Timeline", href="/timeline", class_="button"))), 202)
+    return Page(title, _said(title, text, "banner", tag("a", "Timeline", href="/timeline", class_="button")), 202)
+
+
+def _said(heading: str, text: str, class_: str, link: Html) -> Html:
+    return join(tag("h1", heading), tag("p", text, class_=class_, role="status"), tag("p", link))
 
 
 def _back(target: ActionTarget) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nsq_ha.admin.words import some
 from nsq_ha.base.markup import Child, Html, join, tag
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.actions import possible
+from nsq_ha.dashboard.actions import ActionTarget, possible
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.topics import incomplete, latencies
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
@@ -28,6 +28,7 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
     parts = [row for row in reading.parts if (row.topic, row.name) == (topic, name)]
     subject, missing = f"{topic}/{name}", incomplete(board, topic)
     least = "" if missing is None else "≥ "
+    flow = ui.flow("channel", topic, name, published=("topic", topic, "published"))
     events = [event for event in reversed(history.events) if event.subject == subject]
     content = join(
         ui.crumbs(("Topics", ("topics",)), (topic, ("topics", topic))),
@@ -43,7 +44,7 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
             ("timed out", figures.count(channel.timed_out), ""),
             ("clients", figures.count(channel.clients), "" if channel.clients or not channel.depth else "warning"),
         ),
-        _charts(board, topic, name),
+        ui.charts(board, *(flow[each] for each in ("depth", "lag", "rate", "trouble")), topic=topic),
         ui.section(
             "At the partitions" if not reading.is_plain else "At the nsqds",
             _parts(parts, is_plain=reading.is_plain),
@@ -55,15 +56,10 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
     return Page(subject, content)
 
 
-def _charts(board: Board, topic: str, name: str) -> Html:
-    found = ui.flow("channel", topic, name, published=("topic", topic, "published"))
-    return ui.charts(board, *(found[each] for each in ("depth", "lag", "rate", "trouble")), topic=topic)
-
-
 def _buttons(board: Board, topic: str, channel: ChannelStats) -> Html | None:
     wanted = ("unpause" if channel.paused else "pause", "unskip" if channel.skipped else "skip")
     found = possible(board.reading, *wanted, "empty", "reset", "delete-channel")
-    return ui.buttons(board, found, topic=topic, channel=channel.name)
+    return ui.buttons(board, found, ActionTarget(topic, channel.name))
 
 
 def _parts(rows: Sequence[FigureRow], *, is_plain: bool) -> Html:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha._version import __version__
-from nsq_ha.base.markup import Html, join, tag
+from nsq_ha.base.markup import Child, Html, join, tag
 from nsq_ha.dashboard import figures
 
 if TYPE_CHECKING:
@@ -80,31 +80,27 @@ def live(board: Board, page: Page) -> Html:
 
 def banner(board: Board) -> Html:
     """Return a warning if the figures are old or parts are missing; else when they were read."""
-    reading = board.reading
+    reading, age = board.reading, board.now - board.reading.at
     if board.history.latest is None:
-        return tag("p", "Reading the cluster for the first time …", class_="banner", id="banner")
-    age = board.now - reading.at
+        return _banner("", "Reading the cluster for the first time …")
     if not reading.is_fresh:
         period = next((p for p in board.history.open if p.trouble == "unanswered"), None)
         since = reading.at if period is None else period.began
         text = f"The cluster has not answered for {figures.span(board.now - since)}: {reading.errors['nsqds']}."
-        return tag("p", text, " The figures below are older than that.", class_="banner bad", role="alert", id="banner")
+        return _banner("bad", text, " The figures below are older than that.")
     if reading.unanswered:
-        text = "No nsqlookupd answers: the figures are those of the nsqds that are known."
-        return tag("p", text, class_="banner bad", role="alert", id="banner")
+        return _banner("bad", "No nsqlookupd answers: the figures are those of the nsqds that are known.")
     if reading.errors:
         parts = "; ".join(f"{part}: {why}" for part, why in sorted(reading.errors.items()))
-        return tag("p", f"Some parts are old or missing. {parts}", class_="banner warning", id="banner")
+        return _banner("warning", f"Some parts are old or missing. {parts}")
     if age > 30:
-        return tag("p", f"These figures are {figures.span(age)} old.", class_="banner warning", id="banner")
-    return tag(
-        "p",
-        "Read at ",
-        tag("time", figures.clock(reading.at), data_at=f"{reading.at:.0f}"),
-        f", in {figures.milliseconds(reading.took)}",
-        class_="banner",
-        id="banner",
-    )
+        return _banner("warning", f"These figures are {figures.span(age)} old.")
+    return _banner("", "Read at ", figures.time_of_day(reading.at), f", in {figures.milliseconds(reading.took)}")
+
+
+def _banner(level: str, *text: Child) -> Html:
+    role = "alert" if level == "bad" else None
+    return tag("p", *text, class_=f"banner {level}".rstrip(), role=role, id="banner")
 
 
 def _is_at(place: str, where: str) -> bool:

@@ -107,47 +107,31 @@ def messages_page(
         plugins: What shows bodies besides :data:`~nsq_ha.admin.browsing.FORMS`, by name.
     """
     forms = (*FORMS, *plugins)
-    failed = tag("p", problem, class_="banner bad", role="alert", id="problem") if problem else None
     chosen = _form_of(board.arguments, forms)
     show = plugins.get(chosen) or partial(decoded, form=cast("Form", chosen))
     found = None if look is None else _found(board, look, show)
-    return Page("Messages", join(_form(board, forms), failed, found), 400 if problem else 200)
+    return Page(
+        "Messages", join(_form(board, forms), ui.problem(problem, id="problem"), found), 400 if problem else 200
+    )
 
 
 def _form(board: Board, forms: Sequence[str]) -> Html:
     given = board.arguments
-    more = [
-        ui.labelled(
-            label, type="text", name=name, value=given.get(name, ""), maxlength=200, autocomplete="off",
-            placeholder=hint or None,
-        )
-        for name, label, hint in _FIELDS
-    ]  # fmt: skip
+    more = [ui.text_field(given, *field) for field in _FIELDS]
     chosen = _form_of(given, forms)
-    more.append(
-        tag(
-            "label",
-            tag("span", "Show bodies as"),
-            tag("select", [tag("option", each, selected=each == chosen) for each in forms], name="as"),
-        )
-    )
-    form: list[Html] = [
-        ui.labelled(
-            "Topic", type="text", name="topic", value=given.get("topic", ""), required=True, maxlength=100,
-            autocomplete="off",
-        ),
-        ui.labelled(
-            "From", type="text", name="from", value=given.get("from", ""), maxlength=40, autocomplete="off",
-            placeholder="latest, oldest, -15m, a time or an offset",
-        ),
-        tag("label", tag("input", type="checkbox", name="follow", value="1", checked=bool(given.get("follow"))),
-            " Follow the latest"),
+    options = [tag("option", each, selected=each == chosen) for each in forms]
+    more.append(tag("label", tag("span", "Show bodies as"), tag("select", options, name="as")))
+    follow = tag("input", type="checkbox", name="follow", value="1", checked=bool(given.get("follow")))
+    is_open = any(given.get(name) for name, *_ in _FIELDS)
+    return ui.search_form(
+        ui.text_field(given, "topic", "Topic", required=True, maxlength=100),
+        ui.text_field(given, "from", "From", "latest, oldest, -15m, a time or an offset", maxlength=40),
+        tag("label", follow, " Follow the latest"),
         tag("button", "Show"),
         # On a phone, fields that are seldom used would fill a screen.
-        tag("details", tag("summary", "Filter"), tag("div", more, class_="search"),
-            open=any(given.get(name) for name, *_ in _FIELDS)),
-    ]  # fmt: skip
-    return tag("form", form, action="/messages", method="get", class_="search", role="search")
+        tag("details", tag("summary", "Filter"), tag("div", more, class_="search"), open=is_open),
+        action="/messages",
+    )
 
 
 def _form_of(given: Mapping[str, str], forms: Sequence[str]) -> str:
@@ -166,7 +150,7 @@ def _found(board: Board, look: LogLook, show: Callable[[str], str]) -> Html:
     )
     return join(
         notes,
-        tag("p", said, class_="soft", role="status", id="result"),
+        ui.soft(said, role="status", id="result"),
         tag("div", rows, class_="messages", id="messages") if rows else tag("p", none, class_="empty"),
         tag("p", _more(given, look, "older", "Older"), " ", _more(given, look, "newer", "Newer"), class_="buttons"),
     )
@@ -201,10 +185,10 @@ def _message(each: Browsed, show: Callable[[str], str]) -> Html:
             ui.badge("not UTF-8", "warning") if each.is_damaged else None,
             tag("span", first, class_="first"),
         ),
-        tag("p", figures.moment(stored.timestamp_ns / 1e9), f", {facts}{trace}", class_="soft"),
+        ui.soft(figures.moment(stored.timestamp_ns / 1e9), f", {facts}{trace}"),
         tag("p", "Tag ", tag("b", label)) if label else None,
         tag("pre", json.dumps(headers, ensure_ascii=False)[:MAX_BODY], tabindex="0") if headers else None,
         tag("pre", body, tabindex="0"),
-        tag("p", f"Only the first {MAX_BODY:,} characters are shown.", class_="soft") if cut else None,
+        ui.soft(f"Only the first {MAX_BODY:,} characters are shown.") if cut else None,
         data_key=f"{each.partition}:{stored.number}",
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.base.markup import Child, Html, join, tag
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.actions import possible
+from nsq_ha.dashboard.actions import ActionTarget, possible
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.channel import clients
 from nsq_ha.dashboard.pages.overview import state_of, wrong
@@ -138,14 +138,8 @@ def _partitions(board: Board, entries: Sequence[PartitionStats]) -> Html:
         ui.number("channels", lambda entry: figures.count(len(entry.channels))),
     ]
     if board.may_change:
-        columns.append(
-            TableColumn(
-                "change",
-                lambda entry: ui.buttons(
-                    board, possible(board.reading, "tombstone", "restore"), topic=entry.topic, nsqd=entry.nsqd
-                ),
-            )
-        )
+        names = possible(board.reading, "tombstone", "restore")
+        columns.append(TableColumn("change", lambda e: ui.buttons(board, names, ActionTarget(e.topic, nsqd=e.nsqd))))
     empty = "It holds nothing, or does not answer."
     rows, links = ui.paged(board, entries, "nodes", entries[0].nsqd) if entries else (entries, None)
     return join(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 _OPTION: Final = re.compile(r"(--[a-z][a-z-]*)")
 
 _LEVELS: Final = {"finish": "good", "requeue": "warning"}
+_FACTS: Final = ("partition", "channel", "attempt", "nsqd", "internal_id")
+"""The fields of a line of a trace log that are shown as they are."""
+
 _FIELDS: Final = (
     ("topic", "Topic", ""),
     ("id", "Internal id", "from a receipt or a consumed message"),
@@ -36,48 +40,26 @@ def search_page(board: Board, answer: Answer | None, problem: str = "") -> Page:
         answer: What was found. None if nothing was searched.
         problem: Why the search failed; empty if it did not.
     """
-    names = tag(
-        "datalist",
-        [tag("option", value=name) for name in board.reading.names[:1000] if name == visible(name)],
-        id="topics",
-    )
-    form = tag(
-        "form",
+    options = [tag("option", value=name) for name in board.reading.names[:1000] if name == visible(name)]
+    form = ui.search_form(
         [_field(board.arguments, *field) for field in _FIELDS],
-        names,
+        tag("datalist", options, id="topics"),
         tag("button", "Search"),
         action="/search",
-        method="get",
-        class_="search",
-        role="search",
     )
-    note = tag(
-        "p",
-        "Give the topic with one of: internal id; trace id; partition with offset or number.",
-        class_="soft",
-    )
-    result = tag("p", problem, class_="banner bad", role="alert") if problem else None
+    note = ui.soft("Give the topic with one of: internal id; trace id; partition with offset or number.")
     found = None if answer is None else _answer(board, answer)
-    return Page("Search", join(note, form, result, found), 400 if problem else 200)
+    return Page("Search", join(note, form, ui.problem(problem), found), 400 if problem else 200)
 
 
 def _field(arguments: Mapping[str, str], name: str, label: str, hint: str) -> Html:
-    return ui.labelled(
-        label,
-        type="text",
-        name=name,
-        value=arguments.get(name, ""),
-        required=name == "topic",
-        placeholder=hint or None,
-        maxlength=64 if name != "topic" else 100,
-        inputmode=None if name == "topic" else "numeric",
-        list="topics" if name == "topic" else None,
-        autocomplete="off",
-    )
+    if name == "topic":
+        return ui.text_field(arguments, name, label, hint, maxlength=100, required=True, list="topics")
+    return ui.text_field(arguments, name, label, hint, maxlength=64, inputmode="numeric")
 
 
 def _answer(board: Board, answer: Answer) -> Html:
-    notes = [tag("p", whole_options(note), class_="soft") for note in answer.notes]
+    notes = [ui.soft(whole_options(note)) for note in answer.notes]
     if not answer.found and not answer.steps:
         return join(tag("p", "Nothing was found.", class_="banner warning", role="status", id="result"), notes)
     return tag("div", [_found(board, each) for each in answer.found], _steps(answer.steps), notes, id="result")
@@ -128,16 +110,17 @@ def _ago(board: Board, timestamp_ns: int) -> str:
 def _steps(steps: Sequence[TraceStep]) -> Html | None:
     if not steps:
         return None
-    first = steps[0].time_ns
+    first = steps[0]["time_ns"]
     columns = (
-        TableColumn("time", lambda each: figures.moment(each[1].time_ns / 1e9)),
-        TableColumn("after", lambda each: figures.milliseconds((each[1].time_ns - first) / 1e9)),
-        TableColumn("what", lambda each: ui.badge(each[1].event, _LEVELS.get(each[1].event, "info"))),
-        TableColumn("partition", lambda each: str(each[1].partition)),
-        TableColumn("channel", lambda each: each[1].channel or figures.NONE),
-        TableColumn("attempt", lambda each: str(each[1].attempt)),
-        TableColumn("nsqd", lambda each: each[1].nsqd),
-        TableColumn("internal id", lambda each: str(each[1].internal_id)),
+        TableColumn("time", lambda each: figures.moment(each[1]["time_ns"] / 1e9)),
+        TableColumn("after", lambda each: figures.milliseconds((each[1]["time_ns"] - first) / 1e9)),
+        TableColumn("what", lambda each: ui.badge(each[1]["event"], _LEVELS.get(each[1]["event"], "info"))),
+        *(TableColumn(name.replace("_", " "), functools.partial(_fact, name)) for name in _FACTS),
     )
     life = ui.table("steps", columns, enumerate(steps), key=lambda each: str(each[0]), empty="")
     return ui.section("Its life, by the trace log", life)
+
+
+def _fact(name: str, step: tuple[int, TraceStep]) -> str:
+    found = step[1].get(name)
+    return figures.NONE if found in (None, "") else str(found)

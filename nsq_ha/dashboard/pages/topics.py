@@ -11,7 +11,7 @@ from nsq_ha.admin.causes import incomplete as lacks_part
 from nsq_ha.admin.words import partly, some
 from nsq_ha.base.markup import Child, Html, join, path, query, tag
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.actions import possible
+from nsq_ha.dashboard.actions import ActionTarget, possible
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Chart, Page, TableColumn
 from nsq_ha.policy.topology import tcp_address
@@ -40,7 +40,7 @@ def topics(board: Board) -> Page:
         "Topics",
         join(
             ui.filter_form(("topics",), board, "Name contains"),
-            ui.buttons(board, ["create-topic"]),
+            ui.buttons(board, ["create-topic"], ActionTarget("")),
             ui.table("topics", columns, some, key=lambda row: row.name, empty=empty, sorting=sorting),
             links,
         ),
@@ -136,7 +136,7 @@ def topic_page(board: Board, name: str) -> Page:
         ui.crumbs(("Topics", ("topics",))),
         tag("p", flags(board, name)),
         missing,
-        ui.buttons(board, possible(reading, "create-channel", "expand", *own, "delete-topic"), topic=name),
+        ui.buttons(board, possible(reading, "create-channel", "expand", *own, "delete-topic"), ActionTarget(name)),
         ui.tiles(
             ("published", least + figures.rate(reading.published.get((name, None, None))), level),
             ("messages so far", least + figures.short(topic.messages if topic else None), level),
@@ -265,8 +265,8 @@ def _partition_columns(board: Board) -> list[TableColumn]:
 
     def move(row: _PartitionRow) -> Child:
         topic, number = row.partition
-        others = _others(board, row.partition)
-        return ui.buttons(board, ["move-leader"], topic=topic, partition=str(number)) if others else ""
+        target = ActionTarget(topic, partition=number)
+        return ui.buttons(board, ["move-leader"], target) if _others(board, row.partition) else ""
 
     columns = [
         ui.number("partition", lambda row: str(row.partition[1])),

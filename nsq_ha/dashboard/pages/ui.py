@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -325,9 +325,19 @@ def section(title: str, *content: Child | Iterable[Child]) -> Html:
     return tag("section", tag("h2", title), *content)
 
 
+def problem(text: str, **attributes: str) -> Html | None:
+    """Return why something was not done. None without a text."""
+    return tag("p", text, class_="banner bad", role="alert", **attributes) if text else None
+
+
+def soft(*text: Child | Iterable[Child], **attributes: str) -> Html:
+    """Return a remark."""
+    return tag("p", *text, class_="soft", **attributes)
+
+
 def stamp(at: float) -> Html:
     """Return a time of day; the script shows it in the browser's time zone."""
-    return tag("time", figures.clock(at), data_at=f"{at:.0f}", title=figures.moment(at))
+    return figures.time_of_day(at, figures.moment(at))
 
 
 def node_link(address: str) -> Html:
@@ -382,14 +392,10 @@ def found(text: str, needle: str) -> bool:
     return needle.lower() in text.lower()
 
 
-def buttons(board: Board, names: Iterable[str], **fields: str) -> Html | None:
+def buttons(board: Board, names: Iterable[str], target: ActionTarget) -> Html | None:
     """Return a button for each action; one that cannot succeed now is disabled, with the reason."""
     if not board.may_change:
         return None
-    part = fields.get("partition")
-    target = ActionTarget(
-        fields.get("topic", ""), fields.get("channel", ""), int(part) if part else None, nsqd=fields.get("nsqd", "")
-    )
     found = []
     for name in names:
         action, why = ACTIONS[name], refusal(name, target, board.reading)
@@ -397,7 +403,7 @@ def buttons(board: Board, names: Iterable[str], **fields: str) -> Html | None:
             found.append(tag("span", action.label, class_="button disabled", aria_disabled="true", title=why))
             found.append(tag("small", why, class_="soft"))
         else:
-            found.append(tag("a", action.label, href=path("confirm", name) + query(**fields), class_="button"))
+            found.append(tag("a", action.label, href=path("confirm", name) + query(**asdict(target)), class_="button"))
     return tag("p", found, class_="buttons")
 
 
@@ -406,23 +412,31 @@ def labelled(label: Child | Iterable[Child], **attributes: str | float | bool | 
     return tag("label", tag("span", label), tag("input", **attributes))
 
 
+def text_field(
+    given: Mapping[str, str], name: str, label: str, hint: str = "", *, maxlength: int = 200, **more: str | bool
+) -> Html:
+    """Return a field of a form for a text that a page's arguments may have, and what stands there without one."""
+    value, shown = given.get(name, ""), hint or None
+    more["autocomplete"] = "off"
+    return labelled(label, type="text", name=name, value=value, placeholder=shown, maxlength=maxlength, **more)
+
+
+def hidden(**fields: str | int) -> Html:
+    """Return fields of a form that nobody sees."""
+    return join(tag("input", type="hidden", name=name, value=value) for name, value in fields.items())
+
+
+def search_form(*content: Child | Iterable[Child], action: str, class_: str = "search") -> Html:
+    """Return a form that asks for a page; it works without a script."""
+    return tag("form", *content, action=action, method="get", class_=class_, role="search")
+
+
 def filter_form(action: Sequence[str], board: Board, label: str) -> Html:
-    """Return a field that filters a table; it works without a script."""
-    kept = [tag("input", type="hidden", name=n, value=v) for n, v in board.arguments.items() if n == "sort"]
-    return tag(
-        "form",
-        tag(
-            "label",
-            label,
-            " ",
-            tag("input", type="search", name="q", value=board.arguments.get("q", ""), maxlength=100),
-        ),
-        kept,
-        tag("button", "Filter"),
-        action=path(*action),
-        method="get",
-        class_="filter",
-        role="search",
+    """Return a field that filters a table."""
+    field = tag("input", type="search", name="q", value=board.arguments.get("q", ""), maxlength=100)
+    kept = hidden(**{name: value for name, value in board.arguments.items() if name == "sort"})
+    return search_form(
+        tag("label", label, " ", field), kept, tag("button", "Filter"), action=path(*action), class_="filter"
     )
 
 
