@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.admin.incident import OF_CHANNELS, Incident
 from nsq_ha.admin.memory import ChannelFlow
 from nsq_ha.admin.words import counted, per_second, some, span
+from nsq_ha.base.grouping import grouped
 
 if TYPE_CHECKING:
     from nsq_ha.admin.reading import FigureRow, Reading
@@ -36,10 +37,8 @@ _Parts = Sequence[tuple["FigureRow", ChannelFlow]]
 
 def of_consumers(reading: Reading) -> list[Incident]:
     """Return what is wrong with consumers: kind by kind, the channels with the most messages first."""
-    parts: dict[tuple[str, str], list[tuple[FigureRow, ChannelFlow]]] = {}
-    for row in reading.parts:
-        if row.channel is not None and (flow := reading.flow(row)) is not None:
-            parts.setdefault((row.topic, row.name), []).append((row, flow))
+    moving = ((row, flow) for row in reading.parts if row.channel and (flow := reading.flow(row)) is not None)
+    parts = grouped(((row.topic, row.name), (row, flow)) for row, flow in moving)
     found = []
     for row in reading.rows:
         if clauses := list(_clauses(reading, row, parts.get((row.topic, row.name), ()))):

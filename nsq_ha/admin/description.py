@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from nsq_ha.admin.words import partly
+from nsq_ha.base.grouping import grouped
 from nsq_ha.base.shapes import decoder
 from nsq_ha.engine.body import MAX_TEXT, Int64
 from nsq_ha.options.checks import MAX_PARTITION_ID, is_valid_name
@@ -358,17 +359,13 @@ class TopicDescription:
 
 def topics_of(led: Iterable[PartitionStats]) -> list[TopicStats]:
     """Return the topics by name, of what their leaders say."""
-    by_topic: dict[str, list[PartitionStats]] = {}
-    for entry in sorted(led, key=lambda entry: (entry.topic, entry.partition, entry.nsqd)):
-        by_topic.setdefault(entry.topic, []).append(entry)
-    return [TopicStats(topic, tuple(entries)) for topic, entries in by_topic.items()]
+    entries = sorted(led, key=lambda entry: (entry.topic, entry.partition, entry.nsqd))
+    return [TopicStats(topic, tuple(own)) for topic, own in grouped((each.topic, each) for each in entries).items()]
 
 
 def sums(channels: Iterable[ChannelStats]) -> tuple[ChannelStats, ...]:
     """Return the sums of the channels of each name, by name."""
-    by_name: dict[str, list[ChannelStats]] = {}
-    for channel in channels:
-        by_name.setdefault(channel.name, []).append(channel)
+    by_name = grouped((channel.name, channel) for channel in channels)
     return tuple(_sum(by_name[name]) for name in sorted(by_name))
 
 

@@ -25,6 +25,7 @@ from nsq_ha.admin.description import (
     topics_of,
 )
 from nsq_ha.admin.memory import MAX_LED, SMOOTHED, ChannelFlow, Memory, Sighting, TopicPartition
+from nsq_ha.base.grouping import grouped
 from nsq_ha.engine.answers import NodeInfo, TopicInfo
 from nsq_ha.errors import LookupUnavailableError
 
@@ -286,9 +287,7 @@ class Reading:
         """What is known of the cluster after it, for the next one."""
         if not self.is_fresh:
             return self.memory
-        led: dict[str, list[TopicPartition]] = {}
-        for partition, address in self.leaders.items():
-            led.setdefault(address, []).append(partition)
+        led = grouped((address, partition) for partition, address in self.leaders.items())
         for address, node in self.nodes.items() if self.is_plain else ():
             led[address] = [(entry.topic, 0) for entry in node.partitions if _waiting(entry)]
         answering = {
@@ -349,10 +348,8 @@ class Reading:
     @cached_property
     def holders(self) -> Mapping[TopicPartition, tuple[str, ...]]:
         """All nsqds that hold each partition, by address."""
-        found: dict[TopicPartition, list[str]] = {}
-        for address, node in self.nodes.items():
-            for entry in node.partitions:
-                found.setdefault((entry.topic, entry.partition), []).append(address)
+        held = ((address, entry) for address, node in self.nodes.items() for entry in node.partitions)
+        found = grouped(((entry.topic, entry.partition), address) for address, entry in held)
         return {partition: tuple(addresses) for partition, addresses in found.items()}
 
     @cached_property
@@ -389,17 +386,14 @@ class Reading:
 
         What a silent one led before it still leads, as far as is known; at the first look, what the nsqlookupds list.
         """
-        led: dict[str, dict[str, list[int]]] = {}
-        for (topic, partition), address in sorted(self.leaders.items()):
-            led.setdefault(address, {}).setdefault(topic, []).append(partition)
+        led = grouped((address, partition) for partition, address in sorted(self.leaders.items()))
         found = {}
         for address, node in sorted(self.nodes.items()):
-            info, leads, follows = self.infos.get(address), led.get(address, {}), dict[str, list[int]]()
+            info, leads = self.infos.get(address), grouped(led.get(address, ()))
             if node.error and info is not None and self.earlier is None and not self.is_plain:
                 leads = {topic: sorted(held) for topic, held in sorted(info.partitions.items()) if held}
-            for entry in node.partitions if not self.is_plain else ():
-                if self.leaders.get((entry.topic, entry.partition)) != address:
-                    follows.setdefault(entry.topic, []).append(entry.partition)
+            holds = [(entry.topic, entry.partition) for entry in node.partitions if not self.is_plain]
+            follows = grouped(each for each in holds if self.leaders.get(each) != address)
             found[address] = NsqdView(node, info, leads, follows, is_cut=address in self.absent and not self.unanswered)
         gone = (NsqdView(node, None, {}, {}) for address, node in self.absent.items() if address not in found)
         return found | {each.address: each for each in gone}
@@ -432,6 +426,11 @@ class Reading:
         """Number of messages that wait in all channels, and in plain topics without one."""
         return sum(row.depth or 0 for row in self.rows)
 
+    @cached_property
+    def by_topic(self) -> Mapping[str, Sequence[FigureRow]]:
+        """The rows of each topic that an nsqd serves."""
+        return grouped((row.topic, row) for row in self.rows)
+
     @property
     def lag(self) -> float | None:
         """For how many seconds the oldest of all waiting messages waits. None if it is unknown."""
@@ -443,10 +442,7 @@ class Reading:
 
     @cached_property
     def _numbers(self) -> Mapping[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for topic, partition in sorted(self.holders):
-            found.setdefault(topic, []).append(partition)
-        return found
+        return grouped(sorted(self.holders))
 
     # ------------------------------------------------------------ figures
 

@@ -19,6 +19,7 @@ from nsq_ha.admin.bounded import PAUSE, several
 from nsq_ha.admin.leading import Leading
 from nsq_ha.admin.nsqd_http import NO_CHANNEL, NsqdHttp
 from nsq_ha.admin.plain import tell
+from nsq_ha.base.grouping import grouped
 from nsq_ha.errors import (
     AuthError,
     BadNameError,
@@ -272,9 +273,7 @@ class Spread(Generic[T]):
 
     async def _stats(self, targets: Iterable[_Target]) -> list[tuple[_Target, T | None]]:
         """Return what is changed at these targets; record those whose nsqd does not answer as open."""
-        by_node: dict[Node, list[_Target]] = {}
-        for target in targets:
-            by_node.setdefault(target.node, []).append(target)
+        by_node = grouped((target.node, target) for target in targets)
         found: list[tuple[_Target, T | None]] = []
 
         async def ask(first: _Target) -> None:

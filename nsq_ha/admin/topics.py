@@ -175,8 +175,7 @@ class TopicAdmin(AdminBase):
                 return
             await self._leading.change("/topic/delete", {"topic": topic, "partition": "**"}, call, done="key not found")
             while True:
-                view = await self._leading.view(topic, "r", call)
-                if not view.exists:
+                if not (await self._leading.view(topic, "r", call)).exists:
                     return
                 await asyncio.sleep(PAUSE)
 

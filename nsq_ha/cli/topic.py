@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -268,15 +267,13 @@ def list_topics(cluster: ClusterAccess, as_json: bool | None) -> None:
     """List all topics: partitions, messages, what waits in their channels. For rates: `top`."""
     reading = run(cluster.ask(lambda admin: look(cluster, admin)))
     reading.require()
-    depths = Counter[str]()
-    for row in reading.rows:
-        depths[row.topic] += row.depth or 0
     names = ("topic", "ordered", "extended", "partitions", "messages", "depth")
     rows = []
     for each in reading.names:
         info, stats = reading.listed.get(each, TopicInfo(each)), reading.topics.get(each)
         held = None if reading.is_plain else len(reading.partitions(each))
-        figures = (None, None) if stats is None else (stats.messages, depths[each])
+        depth = sum(row.depth or 0 for row in reading.by_topic.get(each, ()))
+        figures = (None, None) if stats is None else (stats.messages, depth)
         rows.append((each, info.ordered, info.extend_support, held, *figures))
     if wants_json(as_json):
         for values in rows:

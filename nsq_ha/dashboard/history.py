@@ -19,6 +19,7 @@ from nsq_ha.admin.causes import MISSING, incidents, incomplete, unled
 from nsq_ha.admin.incident import OF_CHANNELS, Incident, Trouble
 from nsq_ha.admin.reading import Rates, Reading
 from nsq_ha.admin.words import partly, some
+from nsq_ha.base.grouping import grouped
 from nsq_ha.dashboard.figures import span
 
 if TYPE_CHECKING:
@@ -288,10 +289,7 @@ class ClusterEvent:
 
 def folded(events: Iterable[ClusterEvent]) -> tuple[list[ClusterEvent], list[ClusterEvent]]:
     """Return the events, many that say the same as one, and those that this one stands for."""
-    groups: dict[tuple[str, str], list[ClusterEvent]] = {}
-    for event in events:
-        alone = "" if event.group else f"{event.kind} {event.subject} {event.text}"
-        groups.setdefault((event.group, alone), []).append(event)
+    groups = grouped(((e.group, "" if e.group else f"{e.kind} {e.subject} {e.text}"), e) for e in events)
     main: list[ClusterEvent] = []
     alike: list[ClusterEvent] = []
     for (group, _), members in groups.items():

@@ -28,10 +28,7 @@ def topics(board: Board) -> Page:
     needle = board.arguments.get("q", "")
     columns = _columns(board)
     names = [name for name in reading.names if ui.found(name, needle)]
-    waiting: dict[str, list[FigureRow]] = {}
-    for row in reading.rows:
-        waiting.setdefault(row.topic, []).append(row)
-    rows = [_TopicRow(name, reading.topics.get(name), waiting.get(name, ())) for name in names]
+    rows = [_TopicRow(name, reading.topics.get(name), reading.by_topic.get(name, ())) for name in names]
     chosen, rows = ui.in_order(board, columns, rows, "name")
     empty = "No topic has this text in its name." if needle else "There are no topics."
     sorting = (chosen, board.arguments)
@@ -140,7 +137,7 @@ def topic_page(board: Board, name: str) -> Page:
         ui.tiles(
             ("published", least + figures.rate(reading.published.get((name, None, None))), level),
             ("messages so far", least + figures.short(topic.messages if topic else None), level),
-            ("waiting", least + figures.short(sum(row.depth or 0 for row in reading.rows if row.topic == name)), level),
+            ("waiting", least + figures.short(sum(row.depth or 0 for row in reading.by_topic.get(name, ()))), level),
             ("in flight", least + figures.short(sum(c.in_flight for c in channels)), level),
         ),
         ui.charts(
@@ -187,7 +184,7 @@ def _channels(board: Board, topic: str) -> Html:
         TableColumn("channel", lambda row: join(ui.channel_link(topic, row.name), " ", ui.states(row.channel))),
         *ui.all_channel_figures(is_plain=board.reading.is_plain),
     )
-    rows = [row for row in board.reading.rows if row.topic == topic and row.channel is not None]
+    rows = [row for row in board.reading.by_topic.get(topic, ()) if row.channel is not None]
     empty = "It has no channel: consumers create them, or nsq-ha channel create."
     if board.reading.is_plain and topic not in board.reading.topics:
         empty = "Channels that were created come with its first message."
