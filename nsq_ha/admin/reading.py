@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from nsq_ha.admin.cluster import ClusterState, LookupdState
 from nsq_ha.admin.description import (
     ChannelStats,
+    ClientStats,
     ClusterStats,
     Latency,
     NodeStats,
@@ -532,6 +533,13 @@ class Reading:
             for each in channels
         ]
         return [*found, row] if row.unrouted or not found else found
+
+
+def connections_of(rows: Iterable[FigureRow]) -> tuple[list[tuple[FigureRow, ClientStats]], list[str]]:
+    """Return the connections to the channels of some parts, and the nsqds that have too many to list them."""
+    channels = [(row, row.channel) for row in rows if row.channel is not None]
+    found = [(row, client) for row, channel in channels for client in channel.connections]
+    return found, sorted({row.nsqd or "" for row, channel in channels if channel.clients and not channel.connections})
 
 
 def flow_key(row: FigureRow) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -91,7 +91,7 @@ SAMPLE: Final = 1000
 """Messages after which a topic without a dead letter is taken for an ordinary one."""
 
 
-class Sorting:
+class Sorting(contextlib.AbstractContextManager["Sorting"]):
     """Picks the dead letters that are meant; says once, at the end of its block, how many messages are none.
 
     Args:
@@ -107,9 +107,6 @@ class Sorting:
         self._has_some = False
         self._others = 0
         self._first = ""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._others:

@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import click
 import msgspec
@@ -20,18 +20,6 @@ from nsq_ha.cli.lines import Line
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import OutgoingMessage
 from nsq_ha.options.checks import shown
-
-
-class BadLine(NamedTuple):
-    """A line that cannot be published.
-
-    Attributes:
-        number: The line, counted from 1.
-        reason: What is wrong with it.
-    """
-
-    number: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +153,7 @@ def _of_tail(data: bytes, options: InputOptions) -> OutgoingMessage:
 # ---------------------------------------------------------------- CSV
 
 
-async def csv_rows(
-    chunks: AsyncIterator[list[Line]], separator: str, limit: int
-) -> AsyncIterator[list[Line | BadLine]]:
+async def csv_rows(chunks: AsyncIterator[list[Line]], separator: str, limit: int) -> AsyncIterator[list[Line]]:
     """Yield the rows of CSV as JSON objects, those that end in one chunk together.
 
     The first row has the names of the fields.
@@ -207,7 +193,7 @@ class _Rows:
         self._first = 0
         self._is_quoted = False
 
-    def take(self, line: Line) -> list[Line | BadLine]:
+    def take(self, line: Line) -> list[Line]:
         """Return the row that ends in a line, if one does."""
         if not self._parts:
             self._first = line.number
@@ -216,14 +202,14 @@ class _Rows:
             self._reset()
             if self._names is None:
                 raise ConfigError(f"line {line.number}: the first row of CSV is longer than {self._limit} bytes")
-            return [BadLine(self._first, f"a row longer than {self._limit} bytes, up to line {line.number}")]
+            return [Line(self._first, None, f"a row longer than {self._limit} bytes, up to line {line.number}")]
         self._parts.append(line.data)
         self._size += len(line.data) + 1
         text = b'"' + line.data if self._is_quoted else line.data
         self._is_quoted = b'"' in text and any(not field[1] for field in self._quoted.finditer(text))
         return [] if self._is_quoted else self._cut()
 
-    def end(self) -> list[Line | BadLine]:
+    def end(self) -> list[Line]:
         """Return the last row if its quotes do not end."""
         return self._cut() if self._parts else []
 
@@ -231,7 +217,7 @@ class _Rows:
         self._parts = []
         self._is_quoted = False
 
-    def _cut(self) -> list[Line | BadLine]:
+    def _cut(self) -> list[Line]:
         data = b"\n".join(self._parts).removesuffix(b"\r")
         last = self._first + len(self._parts) - 1
         self._reset()
@@ -244,14 +230,14 @@ class _Rows:
             if self._names is None:
                 raise ConfigError(f"line {self._first}: the first row is {what}: {error}") from error
             up_to = f", up to line {last}" if last > self._first else ""
-            return [BadLine(self._first, f"{what}: {error}{up_to}")]
+            return [Line(self._first, None, f"{what}: {error}{up_to}")]
         if self._names is None:
             if len(set(fields)) < len(fields):
                 raise ConfigError(f"line {self._first}: two fields of the first row have the same name")
             self._names = fields
             return []
         if len(fields) != len(self._names):
-            return [BadLine(self._first, f"{len(fields)} fields, but the first row names {len(self._names)}")]
+            return [Line(self._first, None, f"{len(fields)} fields, but the first row names {len(self._names)}")]
         return [Line(self._first, msgspec.json.encode(dict(zip(self._names, fields, strict=True))))]
 
     def _fields(self, text: str) -> list[str]:

@@ -19,15 +19,17 @@ READ_BYTES: Final = 512 * 1024
 
 
 class Line(NamedTuple):
-    """One line.
+    """One line, or one row of CSV.
 
     Attributes:
         number: Counted from 1.
-        data: The line without its newline. None if it is longer than the limit.
+        data: The line without its newline. None if it is longer than the limit, or cannot be published.
+        reason: Why it cannot be published; empty if it can, or is only too long.
     """
 
     number: int
     data: bytes | None
+    reason: str = ""
 
 
 class Splitter:

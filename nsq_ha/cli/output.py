@@ -17,6 +17,7 @@ import os
 import re
 import sys
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
@@ -26,7 +27,8 @@ from nsq_ha.admin.words import span
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from rich.console import Console
+    from rich.console import Console, OverflowMethod
+    from rich.table import Table
 
     from nsq_ha.admin import Latency
     from nsq_ha.admin.reading import FigureRow
@@ -102,22 +104,35 @@ def print_json(value: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
     """Print a table; columns whose name ends in ``#`` (which is not printed) are numbers, aligned right."""
-    _print_table([(column.removesuffix("#"), column.endswith("#"), None) for column in columns], rows, title)
+    drawn = [(column.removesuffix("#"), column.endswith("#"), None) for column in columns]
+    console().print(table_of(drawn, rows, title=title))
 
 
-def _print_table(
-    columns: Iterable[tuple[str, bool, int | None]], rows: Iterable[Iterable[object]], title: str | None
-) -> None:
-    """Print a table; of each column, its name, whether it is of numbers, and its width, if that is fixed."""
+def table_of(
+    columns: Iterable[tuple[str, bool, int | None]],
+    rows: Iterable[Iterable[object]],
+    *,
+    title: str | None = None,
+    styles: Iterable[str] | None = None,
+) -> Table:
+    """Return a table of rich.
+
+    Args:
+        columns: Of each its name, whether it is of numbers, and its width, if that is fixed.
+        rows: What they show.
+        title: Stands above.
+        styles: Those of the rows; what has no room is then cut, so that each row is one line.
+    """
     from rich import box
     from rich.table import Table
 
     table = Table(title=cell(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, is_number, width in columns:
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold", width=width)
-    for row in rows:
-        table.add_row(*map(cell, row))
-    console().print(table)
+        overflow: OverflowMethod = "ellipsis" if styles else "fold"
+        table.add_column(name, justify="right" if is_number else "left", overflow=overflow, width=width)
+    for row, style in zip(rows, styles or repeat(""), strict=False):
+        table.add_row(*(cell(each, no_wrap=True if styles else None) for each in row), style=style)
+    return table
 
 
 def cell(value: object, *, no_wrap: bool | None = None) -> Any:  # noqa: ANN401 - a cell of rich: text or markup made by ourselves
@@ -231,7 +246,7 @@ def print_fitting(
         return max(least_width(column, rows), natural - over) if column.is_list else natural
 
     drawn = [(column.name, column.is_number, width(column)) for column in chosen]
-    _print_table(drawn, ([column.text(row) for column in chosen] for row in rows), title)
+    console().print(table_of(drawn, ([column.text(row) for column in chosen] for row in rows), title=title))
     hidden = [column.name for column in columns if column not in chosen]
     if hidden and says_hidden:
         click.echo(f"not shown, for want of room: {', '.join(hidden)}; -o json has all", err=True)

@@ -13,7 +13,6 @@ import click
 import msgspec
 
 from nsq_ha.cli.inputs import (
-    BadLine,
     PubOptions,
     check_usage,
     csv_rows,
@@ -149,9 +148,7 @@ async def _pub(topic: str, cluster: ClusterAccess, stream: BinaryIO, options: Pu
     return publisher.failed
 
 
-def _pieces(
-    stream: BinaryIO, options: PubOptions, most: int
-) -> AsyncIterator[list[Line]] | AsyncIterator[list[Line | BadLine]]:
+def _pieces(stream: BinaryIO, options: PubOptions, most: int) -> AsyncIterator[list[Line]]:
     """Return the pieces of the input that become messages, those of one read together."""
     if options.csv:
         return csv_rows(read_lines(stream, most), options.csv_separator, most)
@@ -230,7 +227,7 @@ class LinePublisher:
         """Whether nothing more is published: nsqd refused the secret, or a line failed and that ends it."""
         return self._is_refused or (self.failed > 0 and self._options.stop_on_error)
 
-    async def publish(self, pieces: Sequence[Line | BadLine]) -> None:
+    async def publish(self, pieces: Sequence[Line]) -> None:
         """Publish lines; return after the last answer.
 
         Raises:
@@ -242,12 +239,12 @@ class LinePublisher:
         for piece in pieces:
             if self.is_stopped:
                 break
-            if isinstance(piece, Line) and piece.data == b"":
+            if piece.data == b"":
                 self.empty += 1
                 continue
             self.lines += 1
             try:
-                batch.append((piece, self._message(piece)))  # type: ignore[arg-type]  # a bad one raises
+                batch.append((piece, self._message(piece)))
             except ConfigError as error:
                 self._fail(piece, error)
             if len(batch) == self._options.in_flight:
@@ -288,17 +285,16 @@ class LinePublisher:
         except NsqError as error:
             return error
 
-    def _message(self, line: Line | BadLine) -> OutgoingMessage:
-        if isinstance(line, BadLine):
-            raise ConfigError(line.reason)
+    def _message(self, line: Line) -> OutgoingMessage:
         if line.data is None:
             raise ConfigError(
-                f"longer than {self._producer.config.max_message_bytes} bytes: set NSQ_HA_MAX_MESSAGE_BYTES if nsqd"
+                line.reason
+                or f"longer than {self._producer.config.max_message_bytes} bytes: set NSQ_HA_MAX_MESSAGE_BYTES if nsqd"
                 f" accepts more, as its --max-msg-size says"
             )
         return message_of(line.data, self._inputs)
 
-    def _fail(self, line: Line | BadLine, error: NsqError) -> None:
+    def _fail(self, line: Line, error: NsqError) -> None:
         self.failed += 1
         doubt = getattr(error, "maybe_stored", False)
         self.maybe_stored += doubt

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from nsq_ha.admin.causes import incidents
+from nsq_ha.admin.reading import connections_of
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import FigureColumn, age, clean, columns_of, number, print_rows, wants_json
 from nsq_ha.cli.running import run
@@ -17,7 +18,7 @@ from nsq_ha.cli.seen import looks
 from nsq_ha.errors import TopicNotFoundError
 
 if TYPE_CHECKING:
-    from nsq_ha.admin import ChannelStats, ClientStats, PartitionStats
+    from nsq_ha.admin import ClientStats
     from nsq_ha.admin.reading import FigureRow, Reading
     from nsq_ha.cli.cluster import ClusterAccess
 
@@ -155,31 +156,17 @@ def _print_rows(reading: Reading, options: StatOptions) -> None:
     )
 
 
-class _Connection(NamedTuple):
-    entry: PartitionStats
-    channel: ChannelStats
-    client: ClientStats
-
-
 def _print_clients(reading: Reading, options: StatOptions) -> bool:
     """Print the connections; say which nsqds have too many to list them, and return whether one has."""
-    channels = [
-        (entry, channel)
-        for topic in reading.topics.values()
-        for entry in topic.partitions
-        for channel in entry.channels
-        if _chosen(options, entry.topic, channel.name)
-    ]
-    _require(bool(channels), options)
-    connections = [_Connection(*place, client) for place in channels for client in place[1].connections]
+    rows = [row for row in reading.parts if row.channel and _chosen(options, row.topic, row.name)]
+    _require(bool(rows), options)
+    connections, unlisted = connections_of(rows)
 
-    def as_dict(each: _Connection) -> dict[str, object]:
-        entry = each.entry
-        number = None if reading.is_plain else entry.partition
-        place = {"topic": entry.topic, "channel": each.channel.name, "partition": number, "nsqd": entry.nsqd}
-        return place | dataclasses.asdict(each.client)
+    def as_dict(each: tuple[FigureRow, ClientStats]) -> dict[str, object]:
+        row, client = each
+        place = {"topic": row.topic, "channel": row.name, "partition": row.partition, "nsqd": row.nsqd}
+        return place | dataclasses.asdict(client)
 
-    unlisted = sorted({entry.nsqd for entry, channel in channels if channel.clients and not channel.connections})
     if unlisted:
         click.echo(f"warning: too many connections to list are at nsqd {clean(', '.join(unlisted))}", err=True)
     columns = _client_columns(time.time())
@@ -190,17 +177,17 @@ def _print_clients(reading: Reading, options: StatOptions) -> bool:
 
 def _client_columns(now: float) -> list[FigureColumn]:
     return [
-        FigureColumn("topic", 0, lambda each: each.entry.topic, is_number=False),
-        FigureColumn("channel", 0, lambda each: each.channel.name, is_number=False),
-        FigureColumn("client", 0, lambda each: each.client.client_id or each.client.hostname, is_number=False),
-        FigureColumn("nsqd", 4, lambda each: each.entry.nsqd, is_number=False),
-        FigureColumn("ready", 2, lambda each: number(each.client.ready)),
-        FigureColumn("in flight", 1, lambda each: number(each.client.in_flight)),
-        FigureColumn("messages", 6, lambda each: number(each.client.messages)),
-        FigureColumn("finished", 7, lambda each: number(each.client.finished)),
-        FigureColumn("requeued", 5, lambda each: number(each.client.requeued)),
-        FigureColumn("since", 3, lambda each: age(each.client.connected_at, now)),
-        FigureColumn("address", 10, lambda each: each.client.address, is_number=False),
-        FigureColumn("agent", 8, lambda each: each.client.user_agent, is_number=False),
-        FigureColumn("connection", 9, lambda each: " ".join(each.client.agreed) or None, is_number=False),
+        FigureColumn("topic", 0, lambda each: each[0].topic, is_number=False),
+        FigureColumn("channel", 0, lambda each: each[0].name, is_number=False),
+        FigureColumn("client", 0, lambda each: each[1].client_id or each[1].hostname, is_number=False),
+        FigureColumn("nsqd", 4, lambda each: each[0].nsqd, is_number=False),
+        FigureColumn("ready", 2, lambda each: number(each[1].ready)),
+        FigureColumn("in flight", 1, lambda each: number(each[1].in_flight)),
+        FigureColumn("messages", 6, lambda each: number(each[1].messages)),
+        FigureColumn("finished", 7, lambda each: number(each[1].finished)),
+        FigureColumn("requeued", 5, lambda each: number(each[1].requeued)),
+        FigureColumn("since", 3, lambda each: age(each[1].connected_at, now)),
+        FigureColumn("address", 10, lambda each: each[1].address, is_number=False),
+        FigureColumn("agent", 8, lambda each: each[1].user_agent, is_number=False),
+        FigureColumn("connection", 9, lambda each: " ".join(each[1].agreed) or None, is_number=False),
     ]

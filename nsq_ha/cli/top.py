@@ -13,14 +13,14 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from nsq_ha.admin.causes import at_least, expected, incidents
 from nsq_ha.admin.words import counted, span
 from nsq_ha.cli.options import SECONDS, cluster_options
-from nsq_ha.cli.output import SORTS, cell, clean, columns_of, fitting, in_order, natural_width, number
+from nsq_ha.cli.output import SORTS, clean, columns_of, fitting, in_order, natural_width, number, table_of
 from nsq_ha.cli.output import console as output_console
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import looks
@@ -289,8 +289,6 @@ class Screen:
         return [Text(clean(text), style="red") for text in found[:5]]
 
     def _table(self, width: int, room: int, clock: float) -> Table | Text:
-        from rich import box
-        from rich.table import Table
         from rich.text import Text
 
         rows = self.rows
@@ -298,15 +296,11 @@ class Screen:
             return Text("\nnothing matches\n" if self.pattern else "\nno topics\n", style="dim")
         self.first = min(self.first, max(0, len(rows) - room))
         shown = rows[self.first : self.first + room]
-        columns = fitting(columns_of(rows, by_partition=self.by_partition, rates=True), shown, width - 2)
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False)
-        for column in columns:
-            justify: Literal["right", "left"] = "right" if column.is_number else "left"
-            own = natural_width(column, shown) if column.is_number or column.need else None  # long names are cut
-            table.add_column(column.name, justify=justify, overflow="ellipsis", width=own)
-        for row in shown:
-            table.add_row(*(cell(column.text(row), no_wrap=True) for column in columns), style=self.style(row, clock))
-        return table
+        chosen = fitting(columns_of(rows, by_partition=self.by_partition, rates=True), shown, width - 2)
+        widths = (natural_width(each, shown) if each.is_number or each.need else None for each in chosen)
+        columns = [(each.name, each.is_number, width) for each, width in zip(chosen, widths, strict=True)]
+        cells = ([column.text(row) for column in chosen] for row in shown)
+        return table_of(columns, cells, styles=[self.style(row, clock) for row in shown])
 
     def style(self, row: FigureRow, clock: float) -> str:
         """Return a colour: magenta if the leader moved, red if nobody consumes it, yellow if it is stopped."""

@@ -28,11 +28,11 @@ def test_lines_do_not_depend_on_how_the_stream_was_cut(lines: list[bytes], data:
     expected = [line if len(line) <= LIMIT else None for line in lines]
     if lines and not lines[-1]:
         expected.pop()
-    assert split(*pieces) == list(enumerate(expected, 1))
+    assert split(*pieces) == [Line(number, line) for number, line in enumerate(expected, 1)]
 
 
 async def test_a_stream_without_descriptor_is_read() -> None:
-    assert await collect(io.BytesIO(b"a\nb")) == [(1, b"a"), (2, b"b")]
+    assert await collect(io.BytesIO(b"a\nb")) == [Line(1, b"a"), Line(2, b"b")]
 
 
 async def test_a_pipe_gives_lines_as_they_come() -> None:
@@ -40,9 +40,9 @@ async def test_a_pipe_gives_lines_as_they_come() -> None:
     with os.fdopen(reading, "rb") as stream:
         lines = read_lines(stream, LIMIT)
         os.write(writing, b"a\nb")
-        assert await anext(lines) == [(1, b"a")]
+        assert await anext(lines) == [Line(1, b"a")]
         os.write(writing, b"c\nd\n")
-        assert await anext(lines) == [(2, b"bc"), (3, b"d")]
+        assert await anext(lines) == [Line(2, b"bc"), Line(3, b"d")]
         os.close(writing)
         assert await anext(lines) == []
         assert await anext(lines, None) is None
@@ -58,6 +58,6 @@ async def test_it_reads_nothing_ahead() -> None:
 
     stream = Endless()
     async with contextlib.aclosing(read_lines(stream, LIMIT)) as lines:  # type: ignore[arg-type,type-var]
-        assert (await anext(lines))[0] == (1, b"x")
+        assert (await anext(lines))[0] == Line(1, b"x")
         await turn(100)
         assert stream.reads == 1

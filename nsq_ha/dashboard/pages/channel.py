@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsq_ha.admin.reading import connections_of
 from nsq_ha.admin.words import some
 from nsq_ha.base.markup import Child, Html, join, tag
 from nsq_ha.dashboard import figures
@@ -95,9 +96,7 @@ def clients(board: Board, rows: Iterable[FigureRow]) -> Html:
         ui.number("messages", lambda each: figures.count(each[1].messages)),
         ui.number("connected", lambda each: figures.span(now - each[1].connected_at if each[1].connected_at else None)),
     )
-    channels = [(row, row.channel) for row in rows if row.channel is not None]
-    found = [(row, client) for row, channel in channels for client in channel.connections]
-    unlisted = {row.nsqd or "" for row, channel in channels if channel.clients and not channel.connections}
+    found, unlisted = connections_of(rows)
     listed = ui.table(
         "clients",
         columns,
@@ -105,7 +104,7 @@ def clients(board: Board, rows: Iterable[FigureRow]) -> Html:
         key=lambda each: f"{each[1].address} {each[0].partition or 0}",
         empty="No client is listed." if unlisted else "No client is connected.",
     )
-    note = tag("p", f"There are too many clients to list at {some(sorted(unlisted))}.", class_="banner warning")
+    note = tag("p", f"There are too many clients to list at {some(unlisted)}.", class_="banner warning")
     return join(note if unlisted else None, listed)
 
 
