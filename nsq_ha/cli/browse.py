@@ -27,13 +27,13 @@ from nsq_ha.admin.browsing import (
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.lookup import require_topic
 from nsq_ha.cli.options import PARTITION, TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import clean, local_time, print_json, wants_json
+from nsq_ha.cli.output import clean, local_time, print_json, wants_json, warn
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, position
 from nsq_ha.errors import ConfigError, DiscoveryError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from nsq_ha.cli.cluster import ClusterAccess
 
@@ -188,16 +188,14 @@ async def _follow(
             for each in look.messages:
                 show(topic, each)
             newer, behind, notes = {**newer, **look.newer}, look.left, look.notes
-        _warn(note for note in notes if note not in before)
-
-
-def _warn(notes: Iterable[str]) -> None:
-    for note in notes:
-        click.echo(f"warning: {clean(note)}", err=True)
+        for note in notes:
+            if note not in before:
+                warn(note)
 
 
 def _tell(topic: str, notes: tuple[str, ...], read: int, shown: int, *, is_all: bool) -> None:
-    _warn(notes)
+    for note in notes:
+        warn(note)
     if not is_all:
         click.echo(f"looked at {counted(read, 'message')} of {topic}, {shown:,} of them match", err=True)
     elif not shown and not notes:

@@ -24,7 +24,7 @@ from nsq_ha.cli.options import (
     with_options,
     yes_option,
 )
-from nsq_ha.cli.output import clean, explained, print_json, print_table, wants_json
+from nsq_ha.cli.output import clean, explained, print_json, print_table, wants_json, warn
 from nsq_ha.cli.reading import (
     check_channel_of,
     check_read,
@@ -111,7 +111,7 @@ class Sorting(contextlib.AbstractContextManager["Sorting"]):
     def __exit__(self, *_: object) -> None:
         if self._others:
             what = counted(self._others, "message")
-            click.echo(f"warning: left out {what} of {self._topic}, such as this: {self._first}", err=True)
+            warn(f"left out {what} of {self._topic}, such as this: {self._first}")
 
     async def letter_of(self, message: Message) -> DeadLetter | None:
         """Return the dead letter in a message. None if there is none, or another one is meant.
@@ -123,7 +123,7 @@ class Sorting(contextlib.AbstractContextManager["Sorting"]):
             found = DeadLetter.of(await expanded(message))
         except DeadLetterError as error:
             self._others += 1
-            self._first = self._first or clean(str(error))
+            self._first = self._first or str(error)
             if self._others < SAMPLE or self._has_some or self._reads_all:
                 return None
             raise click.ClickException(
@@ -493,9 +493,6 @@ async def _replay_channel(cluster: ClusterAccess, topic: str, which: Which, repl
         # An ordered partition delivers one message at a time.
         meta = described.view.meta
         if left >= (1 if meta is not None and meta.ordered else _IN_FLIGHT):
-            click.echo(
-                f"warning: {left:,} messages that were not replayed stay in the channel, and hold back the rest",
-                err=True,
-            )
+            warn(f"{left:,} messages that were not replayed stay in the channel, and hold back the rest")
             replayer.unread.update(entry.partition for entry in described.partitions)
         await check_read(consumer, kind)

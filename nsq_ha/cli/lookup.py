@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsq_ha.cli.options import TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import cell, clean, print_json, print_table, wants_json
+from nsq_ha.cli.output import cell, clean, print_json, print_table, wants_json, warn
 from nsq_ha.cli.running import run
 from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
 from nsq_ha.policy.topology import LookupAnswer
@@ -184,7 +184,7 @@ def tell_silence(found: TopicDescription) -> bool:
     if silent:
         names = ", ".join(entry.leader.address if entry.leader else f"partition {entry.partition}" for entry in silent)
         reason = next((f" ({entry.error})" for entry in silent if entry.error), "")
-        click.echo(f"warning: no statistics of {clean(names + reason)}: what is there is missing below", err=True)
+        warn(f"no statistics of {names}{reason}: what is there is missing below")
     return bool(silent)
 
 

@@ -10,7 +10,7 @@ import click
 from nsq_ha.admin.causes import incidents
 from nsq_ha.admin.incident import OF_CHANNELS
 from nsq_ha.cli.options import SECONDS, TOPIC, command_of, confirm, yes_option
-from nsq_ha.cli.output import FigureColumn, age, clean, number, print_rows
+from nsq_ha.cli.output import FigureColumn, age, clean, number, print_rows, warn
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import keep, look, recall
 
@@ -171,7 +171,7 @@ def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     print_rows(held_by(each), dict, columns, as_json=as_json, title=title, empty=empty)
     if each.health != "OK":
         reason = f"does not answer: {each.said.error}" if each.said.error else f"is not healthy: {each.health}"
-        click.echo(f"warning: nsqd {clean(f'{each.address} {reason}')}", err=True)
+        warn(f"nsqd {each.address} {reason}")
     return each.health != "OK"
 
 

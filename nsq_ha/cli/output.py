@@ -44,6 +44,11 @@ def clean(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def warn(text: str) -> None:
+    """Print a warning to standard error."""
+    click.echo(f"warning: {clean(text)}", err=True)
+
+
 _ADVICE: Final = {
     "set auth_secret": "give --auth-secret-file",
     "give ca_file= with its PEM file": "give --tls-ca with its PEM file",

@@ -21,7 +21,7 @@ from nsq_ha.admin.words import counted
 from nsq_ha.base.threads import in_thread
 from nsq_ha.cli.lookup import NO_NSQD, FoundTopic, describe_topic, needs_partitions, require_topic, wait_for_nsqd
 from nsq_ha.cli.options import PARTITION, SECONDS
-from nsq_ha.cli.output import clean, explained
+from nsq_ha.cli.output import explained, warn
 from nsq_ha.cli.start import from_option
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, packed_body
@@ -207,9 +207,9 @@ async def _tell_losses(consumer: Consumer, sources: str) -> None:
                 async with asyncio.timeout(_LOSS):
                     await consumer.wait_subscribed()
             except TimeoutError:
-                click.echo(f"warning: {sources} of {consumer.topic} cannot be read now; waiting", err=True)
+                warn(f"{sources} of {consumer.topic} cannot be read now; waiting")
                 await consumer.wait_subscribed()
-                click.echo(f"warning: all {sources} of {consumer.topic} are read again", err=True)
+                warn(f"all {sources} of {consumer.topic} are read again")
             await asyncio.sleep(_LOSS)
 
 
@@ -305,7 +305,7 @@ async def scan(
     if count < _IN_FLIGHT if expected is None else count >= expected:
         return
     unread.update(entry.partition for entry in described.partitions)
-    click.echo(f"warning: only {count:,} messages of the channel were read, and more are there", err=True)
+    warn(f"only {count:,} messages of the channel were read, and more are there")
 
 
 def check_channel_of(entry: PartitionDescription, topic: str, channel: str) -> None:
@@ -353,7 +353,7 @@ async def _scan_log(
     if start == StartFrom.beginning():  # from a later one, there may be no message
         unread.update(ends)
         places = ", ".join(f"{topic}-{partition}" for partition in sorted(ends))
-        click.echo(f"warning: no more came of {places}, though newer messages are there", err=True)
+        warn(f"no more came of {places}, though newer messages are there")
 
 
 async def until_quiet(consumer: Consumer, expected: int | None = None) -> AsyncGenerator[Message, None]:
@@ -380,10 +380,8 @@ async def _ends(cluster: ClusterAccess, topic: str, unread: set[int]) -> dict[in
     for entry in (await describe_topic(cluster, topic)).partitions:
         if entry.stats is None:
             unread.add(entry.partition)
-            reason = f" ({clean(entry.error)})" if entry.error else ""
-            click.echo(
-                f"warning: {topic}-{entry.partition} has no leader that answers{reason}, and is left out", err=True
-            )
+            reason = f" ({entry.error})" if entry.error else ""
+            warn(f"{topic}-{entry.partition} has no leader that answers{reason}, and is left out")
         elif entry.stats.end_offset > entry.stats.begin_offset:
             ends[entry.partition] = entry.stats.end_offset
     return ends

@@ -12,7 +12,7 @@ import click
 from nsq_ha.admin.causes import incidents
 from nsq_ha.admin.reading import connections_of
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import FigureColumn, age, clean, columns_of, number, print_rows, wants_json
+from nsq_ha.cli.output import FigureColumn, age, clean, columns_of, number, print_rows, wants_json, warn
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import looks
 from nsq_ha.errors import TopicNotFoundError
@@ -69,7 +69,7 @@ async def _stat(cluster: ClusterAccess, options: StatOptions) -> bool:
             cluster.lookupd, admin, clients=options.clients, interval=options.interval, count=count
         ):
             if isinstance(found, str):
-                click.echo(f"warning: {clean(found)}", err=True)
+                warn(found)
                 continue
             if options.topic not in (None, *found.names):
                 raise TopicNotFoundError.named(options.topic or "")
@@ -93,7 +93,7 @@ def tell_lacking(reading: Reading, topic: str | None) -> bool:
     ]
     for each in found:
         missing = "" if each.trouble == "unanswered" else ": what is there is missing here"
-        click.echo(f"warning: {clean(each.sentence(reading.at))}{missing}; see nsq-ha doctor", err=True)
+        warn(f"{each.sentence(reading.at)}{missing}; see nsq-ha doctor")
     return bool(found)
 
 
@@ -113,7 +113,7 @@ def _require(found: bool, options: StatOptions) -> None:
     text = f"no topic has a channel {name!r}" if options.topic is None else f"{options.topic} has no channel {name!r}"
     if not options.watch:
         raise click.ClickException(text)
-    click.echo(f"warning: {text}", err=True)
+    warn(text)
 
 
 _COUNTS: Final = ("in_flight", "deferred", "requeued", "timed_out", "clients")
@@ -168,7 +168,7 @@ def _print_clients(reading: Reading, options: StatOptions) -> bool:
         return place | dataclasses.asdict(client)
 
     if unlisted:
-        click.echo(f"warning: too many connections to list are at nsqd {clean(', '.join(unlisted))}", err=True)
+        warn(f"too many connections to list are at nsqd {', '.join(unlisted)}")
     columns = _client_columns(time.time())
     empty = "no connection is listed" if unlisted else "no connection consumes"
     print_rows(connections, as_dict, columns, as_json=options.as_json, empty=empty)

@@ -13,7 +13,7 @@ import click
 from nsq_ha.admin.words import counted
 from nsq_ha.base.identity import is_upstream_id
 from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, TOPIC, cluster_options, json_option, metrics_option
-from nsq_ha.cli.output import clean, local_time, print_json, wants_json
+from nsq_ha.cli.output import clean, local_time, print_json, wants_json, warn
 from nsq_ha.cli.reading import (
     Selection,
     check_read,
@@ -154,7 +154,7 @@ def letter_of(message: Message) -> DeadLetter | None:
     try:
         return DeadLetter.of(message)
     except DeadLetterError as error:
-        click.echo(f"warning: {clean(str(error))}", err=True)
+        warn(str(error))
         return None
 
 

@@ -188,7 +188,7 @@ def test_a_plain_nsqd_says_what_is_only_in_memory_and_what_clients_do_not_find()
     page = topic_page(board, "orders").content
     rows = dict(re.findall(r'<tr data-key="([^"]+)">(.*?)</tr>', page))
     cells = {key: re.findall(r"<div>(?:<[^>]+>)*([^<]*)", row) for key, row in rows.items()}
-    assert cells["c"] == ["c", "15", "9", "6", "0", "0", "0", "0", "30", "3"]
+    assert cells["orders None c"] == ["c", "15", "9", "6", "0", "0", "0", "0", "30", "3"]
     assert cells["n:4150"] == ["n:4150", "10", "7", "4", "3", "1"]
     badges = {key: re.findall(r'class="badge [^"]*">([^<]+)', row) for key, row in rows.items() if key[0] == "n"}
     assert badges == {"n:4150": ["paused"], "n:4250": ["paused", "tombstoned"], "n:4350": ["paused", "not registered"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsq_ha.admin.reading import connections_of
+from nsq_ha.admin.reading import connections_of, flow_key
 from nsq_ha.admin.words import some
 from nsq_ha.base.markup import Child, Html, join, tag
 from nsq_ha.dashboard import figures
@@ -69,13 +69,7 @@ def _parts(rows: Sequence[FigureRow], *, is_plain: bool) -> Html:
         TableColumn("nsqd", lambda row: join(ui.node_link(row.nsqd), " ", ui.states(row.channel))),
         *ui.all_channel_figures(is_plain=is_plain),
     )
-    return ui.table(
-        "places",
-        columns,
-        rows,
-        key=lambda row: f"{row.partition or 0} {row.nsqd}",
-        empty="No partition has it.",
-    )
+    return ui.table("places", columns, rows, empty="No partition has it.")
 
 
 def clients(board: Board, rows: Iterable[FigureRow]) -> Html:
@@ -97,13 +91,8 @@ def clients(board: Board, rows: Iterable[FigureRow]) -> Html:
         ui.number("connected", lambda each: figures.span(now - each[1].connected_at if each[1].connected_at else None)),
     )
     found, unlisted = connections_of(rows)
-    listed = ui.table(
-        "clients",
-        columns,
-        found,
-        key=lambda each: f"{each[1].address} {each[0].partition or 0}",
-        empty="No client is listed." if unlisted else "No client is connected.",
-    )
+    empty = "No client is listed." if unlisted else "No client is connected."
+    listed = ui.table("clients", columns, found, empty=empty, key=lambda each: f"{each[1].address} {flow_key(each[0])}")
     note = tag("p", f"There are too many clients to list at {some(unlisted)}.", class_="banner warning")
     return join(note if unlisted else None, listed)
 

@@ -154,10 +154,4 @@ def _channels(parts: Sequence[FigureRow]) -> Html:
         *ui.channel_figures("depth", "lag", "in flight", "deferred", "requeued", "timed out", "clients"),
     )
     rows = sorted((row for row in parts if row.channel is not None), key=lambda row: -(row.depth or 0))
-    return ui.table(
-        "channels",
-        columns,
-        rows,
-        key=lambda row: f"{row.topic}-{row.partition or 0}/{row.name}",
-        empty="It leads no partition with a channel.",
-    )
+    return ui.table("channels", columns, rows, empty="It leads no partition with a channel.")

@@ -122,14 +122,8 @@ def _channels(board: Board) -> Html:
     ]
     rows = [row for row in board.reading.rows if row.channel is not None]
     chosen, rows = ui.in_order(board, columns, rows, "depth")
-    return ui.table(
-        "deepest",
-        columns,
-        rows[:_RANKS],
-        key=lambda row: f"{row.topic}/{row.name}",
-        empty=_none(board, "channel"),
-        sorting=(chosen, board.arguments),
-    )
+    sorting = (chosen, board.arguments)
+    return ui.table("deepest", columns, rows[:_RANKS], empty=_none(board, "channel"), sorting=sorting)
 
 
 def _topics(board: Board) -> Html:

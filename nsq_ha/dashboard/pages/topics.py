@@ -188,7 +188,7 @@ def _channels(board: Board, topic: str) -> Html:
     empty = "It has no channel: consumers create them, or nsq-ha channel create."
     if board.reading.is_plain and topic not in board.reading.topics:
         empty = "Channels that were created come with its first message."
-    return ui.table("channels", columns, rows, key=lambda row: row.name, empty=empty)
+    return ui.table("channels", columns, rows, empty=empty)
 
 
 def _partitions(board: Board, name: str) -> Html:
@@ -220,13 +220,8 @@ def _at_nsqds(board: Board, topic: TopicStats | None) -> Html:
         ui.number("on disk", lambda entry: figures.count(entry.on_disk)),
         ui.number("channels", lambda entry: len(entry.channels)),
     )
-    return ui.table(
-        "partitions",
-        columns,
-        topic.partitions if topic else (),
-        key=lambda entry: entry.nsqd,
-        empty="No nsqd has it: the first publish creates it.",
-    )
+    rows, empty = topic.partitions if topic else (), "No nsqd has it: the first publish creates it."
+    return ui.table("partitions", columns, rows, empty=empty, key=lambda entry: entry.nsqd)
 
 
 def _found_at(board: Board, entry: PartitionStats) -> Html:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from nsq_ha.admin.reading import FigureRow, Reading
+from nsq_ha.admin.reading import FigureRow, Reading, flow_key
 from nsq_ha.admin.words import partly
 from nsq_ha.base.markup import Child, Html, join, link, path, query, tag
 from nsq_ha.dashboard import figures
@@ -141,8 +141,8 @@ def table(
     columns: Sequence[TableColumn],
     rows: Iterable[Any],
     *,
-    key: Callable[[Any], str],
     empty: str,
+    key: Callable[[Any], str] = flow_key,
     sorting: tuple[str, Mapping[str, str]] | None = None,
 ) -> Html:
     """Return a table that scrolls, or whose rows are cards on a phone.
@@ -151,8 +151,8 @@ def table(
         name: Its id.
         columns: The columns.
         rows: What they show.
-        key: Returns a text for a row that stays the same in each refresh.
         empty: The text if there are no rows.
+        key: Returns a text for a row that stays the same in each refresh. By default, the rows are figures.
         sorting: The present key, and the page's arguments; gives headings that sort.
     """
     listed = list(rows)
