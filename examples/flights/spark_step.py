@@ -218,9 +218,10 @@ def _report(
             summary = _summary(contents(counted["rows"], flights, repeated, foreign), carriers)
             title = f"The life of every message of {topic}"
             measured = about_latency(page.rate, median_of(latencies))
-            from nsq_ha.spark.trace.report import write_page
+            from nsq_ha.spark.trace.page import html_page
 
-            write_page(page.path, traced, title, [summary], measured, marks=page.marks)
+            text = html_page(traced.as_dict(), title, [summary], measured, marks=page.marks)
+            Path(page.path).write_text(text, encoding="utf-8")
     finally:
         rows.unpersist()
     return SparkReport(
@@ -291,7 +292,7 @@ def _sums(rows: Sequence[Row], run_id: str | None) -> tuple[dict[str, Delays], d
 
 def _traced(spark: SparkSession, topic: str, trace_log: Path, rows: DataFrame) -> TraceReport:
     # Everything was consumed before Spark started, so a message that has no finish by now is lost.
-    from nsq_ha.spark.trace.anomalies import gaps
+    from nsq_ha.spark.trace.queries import gaps
     from nsq_ha.spark.trace.report import ReportOptions, trace_report
 
     options = ReportOptions(topics=(topic,), ordered=(topic,), grace_s=0.0)

@@ -14,11 +14,9 @@ from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.cli.app import app
 from nsq_ha.errors import ConfigError
 from nsq_ha.spark.pyspark_private import write_file
-from nsq_ha.spark.trace.anomalies import gaps
 from nsq_ha.spark.trace.events import events, read_lines, url_of
-from nsq_ha.spark.trace.incremental import lives_by_day
-from nsq_ha.spark.trace.lifecycle import lifecycle
 from nsq_ha.spark.trace.page import html_page
+from nsq_ha.spark.trace.queries import gaps, lifecycle, lives_by_day
 from nsq_ha.spark.trace.report import ReportOptions, TraceReport, trace_report
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -383,7 +381,7 @@ def test_the_page_shows_latency_leaders_and_anomalies(
 ) -> None:
     assert opened(browser_page, healthy_report.as_dict(), tmp_path / "healthy.html") == []
     assert browser_page.locator("#verdict").inner_text().startswith("ok: 0 lost")
-    assert browser_page.locator("#latency polyline.p50_ms").count() >= 1
+    assert browser_page.locator("#latency path.p50_ms").count() >= 1
     assert browser_page.locator("#timeline g.partition").count() == 2
     (change,) = browser_page.locator("#timeline g.leader.change title").all_text_contents()
     assert change.startswith("n2:4150 leads from 10.")

@@ -10,13 +10,13 @@ lines are skipped; one that begins like a trace line and cannot be parsed become
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.base.identity import PARTITION_MASK, PARTITION_SHIFT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -27,7 +27,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # at least two letter
 _GLOB: Final = re.compile(r"[\[\]{}*?\\]")
 _JSON: Final = (
     "event string, time_ns bigint, acknowledged_ns bigint, topic string, partition int, channel string, "
-    "internal_id bigint, trace_id decimal(20,0), offset bigint, attempt int, nsqd string"
+    "internal_id bigint, trace_id decimal(20,0), offset bigint, nsqd string"
 )
 _PUT: Final = (
     r"\[TRACE\] topic (\S+)-(\d+) trace id (\d+): message (\d+)(?:\( ?\d+\))? put (success|\S+) "
@@ -35,13 +35,39 @@ _PUT: Final = (
 )
 _CONSUME: Final = (
     r"\[TRACE\] topic (\S+) channel (\S+) trace id (\d+): message (\d+) \(ts: (\d+), offset: (\d+), pri:\S+\) "
-    r"consume state (\S+) from client (\S*?)\(\d+\) at time: (\d+) cost: (-?\d+), attempt: (\d+)"
+    r"consume state (\S+) from client \S*?\(\d+\) at time: (\d+) cost: -?\d+, attempt: \d+"
 )
-_STATES: Final = (
-    ("delivery", r"^START$"),
-    ("finish", r"^FIN"),
-    ("requeue", r"^REQ"),
-    ("timeout", r"^(DELAY_)?TIMEOUT$"),
+_FIELDS: Final = (
+    ("ts_ns", "time_ns", "p7", "c8", "bigint"),
+    ("topic", "topic", "p1", "c1", "string"),
+    ("given", "partition", "p2", "null", "int"),
+    ("channel", "channel", "null", "c2", "string"),
+    ("trace_id", "trace_id", "p3", "c3", "decimal(20,0)"),
+    ("message_id", "internal_id", "p4", "c4", "bigint"),
+    ("offset", "offset", "p6", "c6", "bigint"),
+)
+"""A column, its name in a client's log, its groups in the lines of a server that puts and delivers, and its type."""
+
+_DERIVED: Final = (
+    f"cast(shiftrightunsigned(message_id, {PARTITION_SHIFT}) & {PARTITION_MASK} as int) in_id",
+    """case when is_client then parsed.event
+        when p4 != '' then if(p5 = 'success', 'publish', 'put')
+        when c4 = '' then null
+        when c7 = 'START' then 'delivery'
+        when c7 like 'FIN%' then 'finish'
+        when c7 like 'REQ%' then 'requeue'
+        when c7 in ('TIMEOUT', 'DELAY_TIMEOUT') then 'timeout'
+        else 'other' end named""",
+)
+_COLUMNS: Final = (
+    "if(is_client, 'client', 'server') side",
+    "if(named is null or message_id is null or ts_ns is null, 'bad', named) event",
+    *("ts_ns", "topic", "coalesce(given, in_id) partition"),
+    # As in a MessageIdentity: in the id of a plain nsqd there is no partition.
+    f"if(is_client and shiftrightunsigned(message_id, {PARTITION_SHIFT}) != given, parsed.nsqd, null) nsqd",
+    *("channel", "trace_id", "message_id", "offset", "try_cast(nullif(c5, '') as bigint) published_ns"),
+    "if(named = 'publish', coalesce(parsed.acknowledged_ns, ts_ns), null) acknowledged_ns",
+    "if(is_client, parsed.nsqd, element_at(split(file, '/'), -1)) node",
 )
 
 
@@ -75,8 +101,6 @@ def url_of(path: Path | str) -> str:
     Raises:
         FileNotFoundError: The file does not exist, and it is not a pattern.
     """
-    from pathlib import Path  # noqa: PLC0415 - only for its own kind here
-
     if isinstance(path, str) and has_scheme(path):
         return path
     local = Path(path)
@@ -84,6 +108,13 @@ def url_of(path: Path | str) -> str:
         return f"file:{local.absolute().as_posix()}"
     # Spark treats a path as a pattern, and does not decode a URL.
     return "file:" + _GLOB.sub(r"\\\g<0>", str(local.resolve(strict=True)))
+
+
+def base_url(folder: Path | str) -> str:
+    """Return a folder, which need not exist, as a URL without a slash at its end."""
+    if isinstance(folder, str) and has_scheme(folder):
+        return folder.rstrip("/")
+    return f"file:{Path(folder).absolute().as_posix()}"
 
 
 def has_scheme(path: str) -> bool:
@@ -98,9 +129,9 @@ def events(lines: DataFrame) -> DataFrame:
     ``delivery``, ``finish``, ``requeue``, ``timeout``, ``other``, ``bad``),
     ``ts_ns``, ``topic``, ``partition``, ``nsqd`` (of a plain one, whose message ids
     mean nothing elsewhere; otherwise null), ``channel``, ``trace_id`` decimal(20,0),
-    ``message_id`` (the server's internal one), ``offset``, ``attempt``,
-    ``published_ns`` (if the line has it), ``acknowledged_ns``, ``cost_ns``,
-    ``client``, ``node``. ``ts_ns`` of a client's ``publish`` is the time of the
+    ``message_id`` (the server's internal one), ``offset``,
+    ``published_ns`` (if the line has it), ``acknowledged_ns``, ``node``. ``ts_ns`` of a
+    client's ``publish`` is the time of the
     call, ``acknowledged_ns`` that of the answer (or of the call if the log does not
     have it); a server's ``publish`` has the time of its answer in both.
 
@@ -110,63 +141,24 @@ def events(lines: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    if "file" not in lines.columns:
-        lines = lines.withColumn("file", f.lit(None).cast("string"))
     line = f.col("value")
     if "parsed" not in lines.columns:
         lines = lines.withColumn("parsed", f.when(line.startswith("{"), f.from_json(line, _JSON)))
     # Spark refuses to read of JSON only what is not, so this names an event as well.
     is_client = f.coalesce(line.startswith("{"), f.lit(True)) | f.col("parsed.event").isNotNull()
-    parsed = lines.where(is_client | line.contains("[TRACE] topic ")).select(
-        f.when(is_client, "client").otherwise("server").alias("side"),
-        "parsed",
+
+    def groups(pattern: str, name: str) -> list[Column]:
         # Not tried on a client's lines, which are JSON: that would cost more than to parse them.
-        *(f.when(~is_client, f.regexp_extract(line, _PUT, group)).alias(f"p{group}") for group in range(1, 8)),
-        *(f.when(~is_client, f.regexp_extract(line, _CONSUME, group)).alias(f"c{group}") for group in range(1, 12)),
-        f.element_at(f.split("file", "/"), -1).alias("file"),
+        numbers = range(1, re.compile(pattern).groups + 1)
+        return [f.when(~is_client, f.regexp_extract(line, pattern, each)).alias(f"{name}{each}") for each in numbers]
+
+    found = lines.where(is_client | line.contains("[TRACE] topic ")).select(
+        is_client.alias("is_client"), "parsed", "file", *groups(_PUT, "p"), *groups(_CONSUME, "c")
     )
-    return parsed.select("side", *_columns())
-
-
-def _columns() -> list[Column]:
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
-    parsed = f.col("parsed")
-    is_client, is_put = f.col("side") == "client", f.col("p4") != ""
-
-    def pick(field: str, put: str | None, consumed: str | None, kind: str) -> Column:
-        server = f.when(is_put, f.col(put) if put else f.lit(None)).otherwise(
-            f.col(consumed) if consumed else f.lit(None)
-        )
-        # Not cast(), by which a number that is too large fails the query.
-        return f.when(is_client, parsed[field].cast(kind)).otherwise(f.nullif(server, f.lit("")).try_cast(kind))
-
-    message_id = pick("internal_id", "p4", "c4", "bigint")
-    of_id = f.shiftrightunsigned(message_id, PARTITION_SHIFT)
-    state = f.lit("other")
-    for name, pattern in _STATES:
-        state = f.when(f.col("c7").rlike(pattern), name).otherwise(state)
-    put = f.when(f.col("p5") == "success", "publish").otherwise("put")
-    event = f.when(is_client, parsed["event"]).when(is_put, put).when(f.col("c4") != "", state)
-    times = pick("time_ns", "p7", "c9", "bigint")
-    is_bad = event.isNull() | message_id.isNull() | times.isNull()
-    return [
-        f.when(is_bad, "bad").otherwise(event).alias("event"),
-        times.alias("ts_ns"),
-        pick("topic", "p1", "c1", "string").alias("topic"),
-        f.coalesce(pick("partition", "p2", None, "int"), of_id.bitwiseAND(f.lit(PARTITION_MASK)).cast("int")).alias(
-            "partition"
-        ),
-        # As in a MessageIdentity: in the id of a plain nsqd there is no partition.
-        f.when(is_client & (of_id != parsed["partition"]), parsed["nsqd"]).alias("nsqd"),
-        pick("channel", None, "c2", "string").alias("channel"),
-        pick("trace_id", "p3", "c3", "decimal(20,0)").alias("trace_id"),
-        message_id.alias("message_id"),
-        pick("offset", "p6", "c6", "bigint").alias("offset"),
-        pick("attempt", None, "c11", "int").alias("attempt"),
-        f.when(~is_client, f.nullif(f.col("c5"), f.lit("")).try_cast("bigint")).alias("published_ns"),
-        f.when(event == "publish", f.coalesce(parsed["acknowledged_ns"], times)).alias("acknowledged_ns"),
-        f.when(~is_client, f.nullif(f.col("c10"), f.lit("")).try_cast("bigint")).alias("cost_ns"),
-        f.when(~is_client, f.nullif(f.col("c8"), f.lit(""))).alias("client"),
-        f.when(is_client, parsed["nsqd"]).otherwise(f.col("file")).alias("node"),
-    ]
+    # Not cast() of a server's text, by which a number that is too large fails the query.
+    picked = (
+        f"if(is_client, cast(parsed.{field} as {kind}), "
+        f"try_cast(nullif(if(p4 != '', {put}, {consumed}), '') as {kind})) {name}"
+        for name, field, put, consumed, kind in _FIELDS
+    )
+    return found.selectExpr("*", *picked).selectExpr("*", *_DERIVED).selectExpr(*_COLUMNS)

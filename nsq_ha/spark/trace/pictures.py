@@ -81,13 +81,15 @@ def latency_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ()) 
         parts.append(_label(_milliseconds(value), _LEFT - 8, y(value) + 4, "end"))
     for number, (name, label) in enumerate(_PERCENTILES.items()):
         color = f"var(--{name.removesuffix('_ms')})"
-        for run in _runs(series):
-            points = " ".join(f"{_x(report, row['bucket'] + 0.5):.1f},{y(row[name]):.1f}" for row in run)
-            parts.append(tag("polyline", class_=name, points=points, fill="none", stroke=color, stroke_width=2))
+        path, before = "", -math.inf
         for row in series:
             read = f"{_seconds(report, row['bucket'])} s: {row[name]:,.2f} ms, {row['messages']:,} messages"
             x = _x(report, row["bucket"] + 0.5)
             parts.append(tag("circle", _title(read), cx=x, cy=y(row[name]), r=2.5, fill=color))
+            # No line crosses a gap, in which nothing was published.
+            path += f"{'L' if row['bucket'] - before <= _BRIDGED else 'M'}{x:.1f} {y(row[name]):.1f}"
+            before = row["bucket"]
+        parts.append(tag("path", class_=name, d=path, fill="none", stroke=color, stroke_width=2))
         at = _LEFT + 220 * number
         parts += [tag("rect", x=at, y=5, width=12, height=4, fill=color), _label(label, at + 18, 12)]
     middle = f"{_TOP + plot / 2:.1f}"
@@ -96,17 +98,6 @@ def latency_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ()) 
     parts += _axis(report, _HEIGHT, "time of the publish")
     named, above = _named(report, marks, _HEIGHT - _BOTTOM)
     return _svg("latency", "Latency from publish to delivery over time", _HEIGHT, named + parts, above)
-
-
-def _runs(series: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Split a series where nothing was published, so that no line crosses the gap."""
-    runs: list[list[Mapping[str, Any]]] = []
-    for row in series:
-        if runs and row["bucket"] - runs[-1][-1]["bucket"] <= _BRIDGED:
-            runs[-1].append(row)
-        else:
-            runs.append([row])
-    return runs
 
 
 def timeline_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ()) -> Html:
@@ -125,12 +116,16 @@ def timeline_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ())
             parts.append(tag("text", short, class_="topic", x=0, y=height - 6))
         height += _ROW
         base = height - 6
+        bars, led, wrong = (
+            [row for row in report[name] if (row["topic"], row["partition"]) == (topic, partition)]
+            for name in ("timeline", "leaders", "first")
+        )
         row = [
             _label(f"partition {partition}", _LEFT - 8, base - 6, "end"),
             tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=base, y2=base, stroke="var(--line)"),
-            *_bars(report, (topic, partition), base, most),
-            *_leader_marks(report, (topic, partition), base),
-            *_anomaly_marks(report, (topic, partition), base),
+            *(_bar(report, each, base, most) for each in bars),
+            *(_leader(report, each, base, is_first=not number) for number, each in enumerate(led)),
+            *(_anomaly(report, each, base) for each in wrong if each["ts_ns"] is not None),
         ]
         parts.append(tag("g", *row, class_="partition"))
     height += _BOTTOM
@@ -151,47 +146,23 @@ def timeline_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ())
     return join(picture, legend)
 
 
-def _bars(report: Mapping[str, Any], place: tuple[str, int], base: float, most: int) -> list[Html]:
-    wide = max(_x(report, 1) - _x(report, 0) - 0.5, 0.5)
-    bars = []
-    for row in report["timeline"]:
-        if (row["topic"], row["partition"]) == place:
-            tall = max(1.0, (_ROW - 12) * row["messages"] / most)
-            title = _title(f"{_seconds(report, row['bucket'])} s: {row['messages']:,} messages")
-            x = _x(report, row["bucket"])
-            bars.append(tag("rect", title, x=x, y=base - tall, width=wide, height=tall, fill="var(--bar)"))
-    return bars
+def _bar(report: Mapping[str, Any], row: Mapping[str, Any], base: float, most: int) -> Html:
+    wide, tall = max(_x(report, 1) - _x(report, 0) - 0.5, 0.5), max(1.0, (_ROW - 12) * row["messages"] / most)
+    title = _title(f"{_seconds(report, row['bucket'])} s: {row['messages']:,} messages")
+    return tag("rect", title, x=_x(report, row["bucket"]), y=base - tall, width=wide, height=tall, fill="var(--bar)")
 
 
-def _leader_marks(report: Mapping[str, Any], place: tuple[str, int], base: float) -> list[Html]:
-    marks = []
-    found = [row for row in report["leaders"] if (row["topic"], row["partition"]) == place]
-    for number, row in enumerate(found):
-        x, top = _x_ns(report, row["ts_ns"]), base - _ROW + 8
-        since = f"leads from {(row['ts_ns'] - report['begin_ns']) / 1e9:,.2f} s on" if number else "leads at first"
-        path = f"M{x - 5:.1f} {top} h10 l-5 7 z"
-        arrow = tag("path", _title(f"{row['node']} {since}"), d=path, fill="var(--lead)")
-        line = tag("line", x1=x, x2=x, y1=top, y2=base, stroke="var(--lead)", stroke_width=1.5)
-        marks.append(tag("g", line if number else None, arrow, class_="leader change" if number else "leader"))
-    return marks
+def _leader(report: Mapping[str, Any], row: Mapping[str, Any], base: float, *, is_first: bool) -> Html:
+    x, top = _x_ns(report, row["ts_ns"]), base - _ROW + 8
+    since = "leads at first" if is_first else f"leads from {(row['ts_ns'] - report['begin_ns']) / 1e9:,.2f} s on"
+    arrow = tag("path", _title(f"{row['node']} {since}"), d=f"M{x - 5:.1f} {top} h10 l-5 7 z", fill="var(--lead)")
+    line = None if is_first else tag("line", x1=x, x2=x, y1=top, y2=base, stroke="var(--lead)", stroke_width=1.5)
+    return tag("g", line, arrow, class_="leader" if is_first else "leader change")
 
 
-def _anomaly_marks(report: Mapping[str, Any], place: tuple[str, int], base: float) -> list[Html]:
-    if report["begin_ns"] is None:
-        return []
-    found = [row for row in report["first"] if (row["topic"], row["partition"]) == place and row["ts_ns"] is not None]
-    return [
-        tag(
-            "circle",
-            _title(f"{row['kind']}: message {row['message_id']}, {row['detail']}"),
-            class_="anomaly",
-            cx=_x_ns(report, row["ts_ns"]),
-            cy=base,
-            r=4,
-            fill="var(--bad)",
-        )
-        for row in found
-    ]
+def _anomaly(report: Mapping[str, Any], row: Mapping[str, Any], base: float) -> Html:
+    title = _title(f"{row['kind']}: message {row['message_id']}, {row['detail']}")
+    return tag("circle", title, class_="anomaly", cx=_x_ns(report, row["ts_ns"]), cy=base, r=4, fill="var(--bad)")
 
 
 def _axis(report: Mapping[str, Any], height: float, name: str) -> list[Html]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from nsq_ha.spark.pyspark_private import write_file
-from nsq_ha.spark.trace.anomalies import KINDS, acknowledged, anomalies, leaders
-from nsq_ha.spark.trace.events import REPLAY_PREFIX, events, has_scheme, read_lines
-from nsq_ha.spark.trace.lifecycle import PARTITION, STAGES, durations, latency, lifecycle, percentiles, places
+from nsq_ha.spark.trace import queries
+from nsq_ha.spark.trace.events import REPLAY_PREFIX, base_url, events, has_scheme, read_lines
 from nsq_ha.spark.trace.page import html_page
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ _BUCKETS: Final = 120
 _NARROWEST_NS: Final = 10_000_000
 _PLACES: Final = ("side", "topic", "channel")
 _USED: Final = (
-    *(*PARTITION, "event", "ts_ns", "channel", "message_id", "trace_id", "offset", "published_ns"),
+    *(*queries.PARTITION, "event", "ts_ns", "channel", "message_id", "trace_id", "offset", "published_ns"),
     *("acknowledged_ns", "node"),
 )
 """The columns of events that a report needs."""
@@ -122,7 +121,7 @@ def trace_report(
             and ``anomalies``: a path of this machine, or a URL such as ``s3a://bucket/report``. Created if it is
             missing, overwritten otherwise. None writes nothing.
         options: The options of the report.
-        topic_gaps: More anomalies, from :func:`nsq_ha.spark.trace.anomalies.gaps`.
+        topic_gaps: More anomalies, from :func:`nsq_ha.spark.trace.queries.gaps`.
 
     Raises:
         FileNotFoundError: A log of this machine does not exist.
@@ -142,9 +141,9 @@ def trace_report(
             return frame.persist()
 
         kept = hold(found.where(is_ours & wanted).select(*_USED))
-        known = places(kept)
-        lives = hold(lifecycle(kept, grace_s=options.grace_s, known=known))
-        wrong = anomalies(lives, ordered=options.ordered)
+        known = queries.places(kept)
+        lives = hold(queries.lifecycle(kept, grace_s=options.grace_s, known=known))
+        wrong = queries.anomalies(lives, ordered=options.ordered)
         wrong = hold(wrong if topic_gaps is None else wrong.union(topic_gaps))
         report = _report(known, kept, lives, wrong, options)
         if topic_gaps is not None:
@@ -162,8 +161,8 @@ def _report(
     end = max((row.end_ns for row in known if row.events), default=None)
     bucket = max(_NARROWEST_NS, -(-((end or 0) - (begin or 0) + 1) // _BUCKETS))
     side = "client" if any(row.side == "client" for row in known) else "server"
-    publishes = acknowledged(kept)
-    kinds = [kind for kind in KINDS if kind != "gap"]
+    publishes = queries.acknowledged(kept)
+    kinds = [kind for kind in queries.KINDS if kind != "gap"]
     counts = dict.fromkeys(kinds, 0) | {row["kind"]: row["count"] for row in _rows(wrong.groupBy("kind").count())}
     unstarted = lives.where("first_start_ns is null")
     earliest = wrong.orderBy("ts_ns", "message_id").limit(FIRST)
@@ -173,7 +172,7 @@ def _report(
         first=_rows(earliest.withColumn("trace_id", f.col("trace_id").cast("string"))),
         outcomes=_rows(lives.groupBy(*_PLACES, "outcome").count().orderBy(*_PLACES, "outcome")),
         latency=_latencies(lives),
-        leaders=_rows(leaders(publishes).orderBy("topic", "partition", "ts_ns")),
+        leaders=_rows(queries.leaders(publishes).orderBy("topic", "partition", "ts_ns")),
         begin_ns=begin,
         end_ns=end,
         bucket_ns=bucket,
@@ -196,16 +195,16 @@ def _stall(publishes: DataFrame) -> dict[str, Any] | None:
 
 
 def _latencies(lives: DataFrame) -> list[dict[str, Any]]:
-    times = durations(lives, *_PLACES, "partition").persist()
-    by_partition = _rows(percentiles(times, *_PLACES, "partition").orderBy(*_PLACES, "partition", "stage"))
-    whole = _rows(percentiles(times, *_PLACES).orderBy(*_PLACES, "stage"))
+    times = queries.durations(lives, *_PLACES, "partition").persist()
+    by_partition = _rows(queries.percentiles(times, *_PLACES, "partition").orderBy(*_PLACES, "partition", "stage"))
+    whole = _rows(queries.percentiles(times, *_PLACES).orderBy(*_PLACES, "stage"))
     times.unpersist()
     return by_partition + [{**row, "partition": None} for row in whole]
 
 
 def _series(lives: DataFrame, begin: int, bucket: int) -> list[dict[str, Any]]:
     numbered = lives.withColumn("bucket", _bucket("published_ns", begin, bucket))
-    found = percentiles(durations(numbered, "bucket", stages=STAGES[:1]), "bucket")
+    found = queries.percentiles(queries.durations(numbered, "bucket", stages=queries.STAGES[:1]), "bucket")
     return _rows(found.drop("stage").orderBy("bucket"))
 
 
@@ -224,45 +223,13 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _write(out: Path | str, report: TraceReport, lives: DataFrame, wrong: DataFrame) -> None:
-    base = out.rstrip("/") if isinstance(out, str) and has_scheme(out) else None
-    folder = Path(out)
-    if base is None:
-        folder.mkdir(parents=True, exist_ok=True)
-    for name, frame in (
-        ("lifecycle", lives),
-        ("latency", latency(lives, *_PLACES, "partition", "minute")),
-        ("anomalies", wrong),
-    ):
-        frame.write.mode("overwrite").parquet(f"{base or 'file:' + folder.resolve().as_posix()}/{name}")
-    files = {
-        "report.json": json.dumps(report.as_dict(), indent=1, default=str) + "\n",
-        "report.html": html_page(report.as_dict()),
-    }
-    for name, text in files.items():
-        if base is None:
-            (folder / name).write_text(text, encoding="utf-8")
-        else:
+    base = base_url(out)
+    minutes = queries.latency(lives, *_PLACES, "partition", "minute")
+    for name, frame in (("lifecycle", lives), ("latency", minutes), ("anomalies", wrong)):
+        frame.write.mode("overwrite").parquet(f"{base}/{name}")
+    values = json.dumps(report.as_dict(), indent=1, default=str) + "\n"
+    for name, text in (("report.json", values), ("report.html", html_page(report.as_dict()))):
+        if has_scheme(str(out)):
             write_file(lives.sparkSession, f"{base}/{name}", text.encode())
-
-
-def write_page(
-    path: Path | str,
-    report: TraceReport,
-    title: str = "",
-    extra: Collection[str] = (),
-    latency_note: str = "",
-    *,
-    marks: Collection[tuple[float, str]] = (),
-) -> None:
-    """Write only the page.
-
-    Args:
-        path: The file; its folder must exist.
-        report: The report.
-        title: Title of the page.
-        extra: More paragraphs below the verdict, as text.
-        latency_note: More text about the latencies, shown with them.
-        marks: What happened meanwhile, named in the pictures: times in Unix seconds, and short names.
-    """
-    text = html_page(report.as_dict(), title, extra, latency_note, marks=marks)
-    Path(path).write_text(text, encoding="utf-8")
+        else:
+            (Path(out) / name).write_text(text, encoding="utf-8")
