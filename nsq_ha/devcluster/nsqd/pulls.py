@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from nsq_ha.spark.pull import gob
 from nsq_ha.spark.pull.calls import (
     ANSWER,
     CALL,
@@ -24,25 +25,6 @@ from nsq_ha.spark.pull.calls import (
     REQUEST,
     Pull,
 )
-from nsq_ha.spark.pull.gob import (
-    BYTES,
-    INTERFACE,
-    TEXT,
-    UINT,
-    Boxed,
-    Decoder,
-    Slice,
-    Struct,
-    decode_uint,
-    encode_bytes,
-    encode_definition,
-    encode_fields,
-    encode_int,
-    encode_message,
-    encode_text,
-    encode_uint,
-    wrong,
-)
 
 MAX_REQUEST: Final = 64 * 1024
 """Bytes of a gob message from a client; a request has some hundred."""
@@ -51,11 +33,11 @@ _STORED_HEAD: Final = struct.Struct(">IqHQQ")
 _JSON_EXT: Final = 4
 
 _WIRE, _REPLY, _ANSWER, _ENTRY, _LOGS, _DATA = 64, 65, 66, 67, 68, 69
-_WIRE_TYPE: Final = Struct("wireResponse", (("ID", UINT), ("Response", INTERFACE), ("Error", TEXT)))
-_REPLY_TYPE: Final = Struct("dispatcherResponse", (("Response", INTERFACE), ("Error", TEXT)))
-_ANSWER_TYPE: Final = Struct("RpcPullCommitLogsRsp", (("Logs", _LOGS), ("DataList", _DATA)))
-_LOGS_TYPE: Final = Slice("[]consistence.CommitLogData", _ENTRY)
-_DATA_TYPE: Final = Slice("[][]uint8", BYTES)
+_WIRE_TYPE: Final = gob.Struct("wireResponse", (("ID", gob.UINT), ("Response", gob.INTERFACE), ("Error", gob.TEXT)))
+_REPLY_TYPE: Final = gob.Struct("dispatcherResponse", (("Response", gob.INTERFACE), ("Error", gob.TEXT)))
+_ANSWER_TYPE: Final = gob.Struct("RpcPullCommitLogsRsp", (("Logs", _LOGS), ("DataList", _DATA)))
+_LOGS_TYPE: Final = gob.Slice("[]consistence.CommitLogData", _ENTRY)
+_DATA_TYPE: Final = gob.Slice("[][]uint8", gob.BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +88,7 @@ class CallReader:
         self._buffer = bytearray()
         self._messages: list[memoryview] = []
         self._taken = 0
-        self._decoder = Decoder(self._next)
+        self._decoder = gob.Decoder(self._next)
 
     def feed(self, data: bytes) -> Iterator[Called]:
         """Take bytes; return the requests that are complete, up to the first that is wrong.
@@ -117,7 +99,7 @@ class CallReader:
         self._buffer += data
         if not self._greeted and self._buffer:
             if self._buffer[:1] != PREFACE:
-                raise wrong("compression, which is not supported here")
+                raise gob.wrong("compression, which is not supported here")
             del self._buffer[:1]
             self._greeted = True
         while True:
@@ -127,7 +109,7 @@ class CallReader:
                 wire = self._decoder.read()
             except _IncompleteError:
                 # Begin again with more: the value was cut by a definition.
-                self._decoder = Decoder(self._next)
+                self._decoder = gob.Decoder(self._next)
                 self._decoder.types.update(known)
                 return
             self._messages.clear()
@@ -143,12 +125,12 @@ class CallReader:
     def _cut(self) -> memoryview:
         """Move a whole message out of the buffer."""
         buffer = self._buffer
-        # As decode_uint does, but a cut length is no error here.
+        # As gob.decode_uint does, but a cut length is no error here.
         if not buffer or (buffer[0] >= 128 and len(buffer) < 257 - buffer[0]):
             raise _IncompleteError
-        size, start = decode_uint(bytes(buffer[:9]), 0)
+        size, start = gob.decode_uint(bytes(buffer[:9]), 0)
         if size > MAX_REQUEST:
-            raise wrong(f"a request of {size} bytes")
+            raise gob.wrong(f"a request of {size} bytes")
         if len(buffer) < start + size:
             raise _IncompleteError
         message = memoryview(bytes(buffer[start : start + size]))
@@ -158,10 +140,10 @@ class CallReader:
 
 def _called(wire: dict[str, object]) -> Called:
     number, call = wire.get("ID", 0), wire.get("Request")
-    if not isinstance(call, Boxed) or call.name != CALL or not isinstance(number, int):
-        raise wrong("no call")
+    if not isinstance(call, gob.Boxed) or call.name != CALL or not isinstance(number, int):
+        raise gob.wrong("no call")
     method, asked = str(call.value.get("Name", "")), call.value.get("Request")
-    if method != METHOD or not isinstance(asked, Boxed) or asked.name != REQUEST:
+    if method != METHOD or not isinstance(asked, gob.Boxed) or asked.name != REQUEST:
         return Called(number, None, method)
     value = asked.value
     topic = value.get("RpcTopicData", {})
@@ -173,7 +155,7 @@ def _called(wire: dict[str, object]) -> Called:
         value.get("LogMaxNum", 0),
     )
     if not isinstance(name, str) or not all(isinstance(each, int) for each in numbers):
-        raise wrong("a call with other types")
+        raise gob.wrong("a call with other types")
     pull = Pull(name, *numbers)
     return Called(number, pull if value.get("UseCountIndex") else None, method)
 
@@ -186,43 +168,43 @@ class AnswerWriter:
 
     def refuse(self, number: int, text: str) -> bytes:
         """Return the answer with an error to request ``number``."""
-        return self._answer(number, [encode_message(encode_fields([(1, encode_text(text))]))])
+        return self._answer(number, [gob.encode_message(gob.encode_fields([(1, gob.encode_text(text))]))])
 
     def answer(self, number: int, entries: Sequence[StoredEntry]) -> bytes:
         """Return the answer to request ``number``."""
         fields = []
         if entries:
             fields = [
-                (0, encode_uint(len(entries)) + b"".join(map(_entry, entries))),
-                (1, encode_uint(len(entries)) + b"".join(encode_bytes(entry.data) for entry in entries)),
+                (0, gob.encode_uint(len(entries)) + b"".join(map(_entry, entries))),
+                (1, gob.encode_uint(len(entries)) + b"".join(gob.encode_bytes(entry.data) for entry in entries)),
             ]
-        head = b"\x01" + encode_text(ANSWER)
-        last = encode_int(_ANSWER) + encode_message(encode_fields(fields)) + b"\0"
+        head = b"\x01" + gob.encode_text(ANSWER)
+        last = gob.encode_int(_ANSWER) + gob.encode_message(gob.encode_fields(fields)) + b"\0"
         if _ANSWER in self._defined:
-            return self._answer(number, [encode_message(head, last)])
+            return self._answer(number, [gob.encode_message(head, last)])
         self._defined.add(_ANSWER)
         return self._answer(
             number,
             [
-                encode_message(head, encode_definition(_ANSWER, _ANSWER_TYPE)),
-                encode_message(encode_definition(_LOGS, _LOGS_TYPE)),
-                encode_message(encode_definition(_ENTRY, ENTRY)),
-                encode_message(encode_definition(_DATA, _DATA_TYPE)),
-                encode_message(last),
+                gob.encode_message(head, gob.encode_definition(_ANSWER, _ANSWER_TYPE)),
+                gob.encode_message(gob.encode_definition(_LOGS, _LOGS_TYPE)),
+                gob.encode_message(gob.encode_definition(_ENTRY, ENTRY)),
+                gob.encode_message(gob.encode_definition(_DATA, _DATA_TYPE)),
+                gob.encode_message(last),
             ],
         )
 
     def _answer(self, number: int, reply: Sequence[bytes]) -> bytes:
-        wire = encode_int(_WIRE) + b"\x01" + encode_uint(number) + b"\x01" + encode_text(REPLY)
-        value = encode_int(_REPLY) + b"".join(reply) + b"\0"
+        wire = gob.encode_int(_WIRE) + b"\x01" + gob.encode_uint(number) + b"\x01" + gob.encode_text(REPLY)
+        value = gob.encode_int(_REPLY) + b"".join(reply) + b"\0"
         if self._defined & {_WIRE}:
-            return encode_message(wire, value)
+            return gob.encode_message(wire, value)
         self._defined.add(_WIRE)
         return b"".join(
             (
-                encode_message(encode_definition(_WIRE, _WIRE_TYPE)),
-                encode_message(wire, encode_definition(_REPLY, _REPLY_TYPE)),
-                encode_message(value),
+                gob.encode_message(gob.encode_definition(_WIRE, _WIRE_TYPE)),
+                gob.encode_message(wire, gob.encode_definition(_REPLY, _REPLY_TYPE)),
+                gob.encode_message(value),
             )
         )
 
@@ -239,7 +221,7 @@ def within_limits(sizes: Sequence[int]) -> int:
 
 def _entry(entry: StoredEntry) -> bytes:
     values = (entry.first_id, 1, entry.last_id, entry.offset, len(entry.data), entry.number, entry.count)
-    return encode_fields([(place, encode_int(value)) for place, value in enumerate(values) if value])
+    return gob.encode_fields([(place, gob.encode_int(value)) for place, value in enumerate(values) if value])
 
 
 def encode_stored(

@@ -23,28 +23,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from nsq_ha.base.redaction import beginning
-from nsq_ha.spark.pull.gob import (
-    BOOL,
-    BYTES,
-    INT,
-    INTERFACE,
-    TEXT,
-    UINT,
-    Boxed,
-    Decoder,
-    Raw,
-    Slice,
-    Struct,
-    decode_uint,
-    encode_definition,
-    encode_fields,
-    encode_int,
-    encode_message,
-    encode_text,
-    encode_uint,
-    width_at,
-    wrong,
-)
+from nsq_ha.spark.pull import gob
+from nsq_ha.spark.pull.gob import decode_uint, width_at
 
 PREFACE: Final = b"\0"
 """The first byte of a connection: no compression in either direction."""
@@ -70,44 +50,44 @@ ANSWER: Final = "*consistence.RpcPullCommitLogsRsp"
 CALL: Final = "*gorpc.dispatcherRequest"
 REPLY: Final = "*gorpc.dispatcherResponse"
 
-ENTRY: Final = Struct(
+ENTRY: Final = gob.Struct(
     "CommitLogData",
     (
-        ("LogID", INT),
-        ("Epoch", INT),
-        ("LastMsgLogID", INT),
-        ("MsgOffset", INT),
-        ("MsgSize", INT),
-        ("MsgCnt", INT),
-        ("MsgNum", INT),
+        ("LogID", gob.INT),
+        ("Epoch", gob.INT),
+        ("LastMsgLogID", gob.INT),
+        ("MsgOffset", gob.INT),
+        ("MsgSize", gob.INT),
+        ("MsgCnt", gob.INT),
+        ("MsgNum", gob.INT),
     ),
 )
 """The type of an entry, as the server of today defines it."""
 
 _WIRE, _CALL, _PULL, _TOPIC = 64, 65, 66, 67
-_WIRE_TYPE: Final = Struct("wireRequest", (("ID", UINT), ("Request", INTERFACE)))
-_CALL_TYPE: Final = Struct("dispatcherRequest", (("Request", INTERFACE), ("Name", TEXT)))
-_PULL_TYPE: Final = Struct(
+_WIRE_TYPE: Final = gob.Struct("wireRequest", (("ID", gob.UINT), ("Request", gob.INTERFACE)))
+_CALL_TYPE: Final = gob.Struct("dispatcherRequest", (("Request", gob.INTERFACE), ("Name", gob.TEXT)))
+_PULL_TYPE: Final = gob.Struct(
     "RpcPullCommitLogsReq",
     (
         ("RpcTopicData", _TOPIC),
-        ("StartLogOffset", INT),
-        ("LogMaxNum", INT),
-        ("StartIndexCnt", INT),
-        ("LogCountNumIndex", INT),
-        ("UseCountIndex", BOOL),
+        ("StartLogOffset", gob.INT),
+        ("LogMaxNum", gob.INT),
+        ("StartIndexCnt", gob.INT),
+        ("LogCountNumIndex", gob.INT),
+        ("UseCountIndex", gob.BOOL),
     ),
 )
-_TOPIC_TYPE: Final = Struct(
+_TOPIC_TYPE: Final = gob.Struct(
     "RpcTopicData",
     (
-        ("TopicName", TEXT),
-        ("TopicPartition", INT),
-        ("Epoch", INT),
-        ("TopicWriteEpoch", INT),
-        ("TopicLeaderSessionEpoch", INT),
-        ("TopicLeaderSession", TEXT),
-        ("TopicLeader", TEXT),
+        ("TopicName", gob.TEXT),
+        ("TopicPartition", gob.INT),
+        ("Epoch", gob.INT),
+        ("TopicWriteEpoch", gob.INT),
+        ("TopicLeaderSessionEpoch", gob.INT),
+        ("TopicLeaderSession", gob.TEXT),
+        ("TopicLeader", gob.TEXT),
     ),
 )
 
@@ -176,31 +156,31 @@ class Requests:
     def encode(self, asked: Pull) -> bytes:
         """Return the bytes to send; the answer has the number of requests so far."""
         self._sent += 1
-        topic = [(0, encode_text(asked.topic)), *_given(1, asked.partition)]
-        pull = encode_fields(
+        topic = [(0, gob.encode_text(asked.topic)), *_given(1, asked.partition)]
+        pull = gob.encode_fields(
             [
-                (0, encode_fields(topic)),
-                (2, encode_int(asked.count)),
+                (0, gob.encode_fields(topic)),
+                (2, gob.encode_int(asked.count)),
                 *_given(4, asked.entry),
-                (5, encode_uint(1)),
+                (5, gob.encode_uint(1)),
             ]
         )
-        wire = encode_int(_WIRE) + b"\x01" + encode_uint(self._sent) + b"\x01" + encode_text(CALL)
-        call = b"\x01" + encode_text(REQUEST)
-        last = encode_int(_PULL) + encode_message(pull) + b"\x01" + encode_text(METHOD) + b"\0"
+        wire = gob.encode_int(_WIRE) + b"\x01" + gob.encode_uint(self._sent) + b"\x01" + gob.encode_text(CALL)
+        call = b"\x01" + gob.encode_text(REQUEST)
+        last = gob.encode_int(_PULL) + gob.encode_message(pull) + b"\x01" + gob.encode_text(METHOD) + b"\0"
         if self._sent > 1:
-            return encode_message(wire, encode_int(_CALL), encode_message(call, last), b"\0")
+            return gob.encode_message(wire, gob.encode_int(_CALL), gob.encode_message(call, last), b"\0")
         # The definition of a type comes before its first value, even in the middle of another one.
         return b"".join(
             (
                 PREFACE,
-                encode_message(encode_definition(_WIRE, _WIRE_TYPE)),
-                encode_message(wire, encode_definition(_CALL, _CALL_TYPE)),
-                encode_message(
-                    encode_int(_CALL),
-                    encode_message(call, encode_definition(_PULL, _PULL_TYPE)),
-                    encode_message(encode_definition(_TOPIC, _TOPIC_TYPE)),
-                    encode_message(last),
+                gob.encode_message(gob.encode_definition(_WIRE, _WIRE_TYPE)),
+                gob.encode_message(wire, gob.encode_definition(_CALL, _CALL_TYPE)),
+                gob.encode_message(
+                    gob.encode_int(_CALL),
+                    gob.encode_message(call, gob.encode_definition(_PULL, _PULL_TYPE)),
+                    gob.encode_message(gob.encode_definition(_TOPIC, _TOPIC_TYPE)),
+                    gob.encode_message(last),
                     b"\0",
                 ),
             )
@@ -208,7 +188,7 @@ class Requests:
 
 
 def _given(number: int, value: int) -> list[tuple[int, bytes]]:
-    return [(number, encode_int(value))] if value else []
+    return [(number, gob.encode_int(value))] if value else []
 
 
 class Answers:
@@ -219,7 +199,7 @@ class Answers:
     """
 
     def __init__(self, next_message: Callable[[], memoryview]) -> None:
-        self._decoder = Decoder(next_message, {ANSWER})
+        self._decoder = gob.Decoder(next_message, {ANSWER})
 
     def read(self) -> tuple[int, Pulled | PullRefused]:
         """Return the number of a request and its answer.
@@ -232,33 +212,33 @@ class Answers:
         reply = wire.get("Response")
         if wire.get("Error"):
             return number, PullRefused(_text(wire["Error"]))
-        if not isinstance(reply, Boxed) or reply.name != REPLY:
-            raise wrong("no answer to a call")
+        if not isinstance(reply, gob.Boxed) or reply.name != REPLY:
+            raise gob.wrong("no answer to a call")
         if reply.value.get("Error"):
             return number, PullRefused(_text(reply.value["Error"]))
         answer = reply.value.get("Response")
-        if not isinstance(answer, Raw):
-            raise wrong("an answer to another call")
+        if not isinstance(answer, gob.Raw):
+            raise gob.wrong("an answer to another call")
         return number, Pulled(answer.data, self._fields(answer.kind))
 
     def _fields(self, kind: int) -> tuple[str, ...]:
         """Check the types of an answer; return the fields of its entries."""
         types = self._decoder.types
         answer = types.get(kind)
-        parts = answer.fields if isinstance(answer, Struct) else ()
+        parts = answer.fields if isinstance(answer, gob.Struct) else ()
         lists = [types.get(of) for _, of in parts]
         if [name for name, _ in parts] == ["Logs", "DataList"]:
             logs, data = lists
-            entry = types.get(logs.element) if isinstance(logs, Slice) else None
+            entry = types.get(logs.element) if isinstance(logs, gob.Slice) else None
             if (
-                isinstance(entry, Struct)
-                and isinstance(data, Slice)
-                and data.element == BYTES
-                and all(of == INT for _, of in entry.fields)
+                isinstance(entry, gob.Struct)
+                and isinstance(data, gob.Slice)
+                and data.element == gob.BYTES
+                and all(of == gob.INT for _, of in entry.fields)
                 and len(dict(entry.fields)) == len(entry.fields)
             ):
                 return tuple(name for name, _ in entry.fields)
-        raise wrong("an answer of another version of nsqd")
+        raise gob.wrong("an answer of another version of nsqd")
 
 
 def entries_of(pulled: Pulled) -> list[LogEntry]:
@@ -273,7 +253,7 @@ def entries_of(pulled: Pulled) -> list[LogEntry]:
     if step == 1:
         count, at = decode_uint(data, at)
         if count > MAX_ENTRIES:
-            raise wrong(f"{count} entries")
+            raise gob.wrong(f"{count} entries")
         for _ in range(count):
             offset, size, at = _place(data, at, pulled.fields)
             places.append((offset, size))
@@ -282,16 +262,16 @@ def entries_of(pulled: Pulled) -> list[LogEntry]:
     if step == 1 + (not places):
         count, at = decode_uint(data, at)
         if count != len(places):
-            raise wrong(f"{len(places)} entries, but the messages of {count}")
+            raise gob.wrong(f"{len(places)} entries, but the messages of {count}")
         for offset, size in places:
             given, at = decode_uint(data, at)
             if given != size or at + size > len(data):
-                raise wrong(f"{given} bytes of messages in an entry of {size}")
+                raise gob.wrong(f"{given} bytes of messages in an entry of {size}")
             found.append(LogEntry(offset, data[at : at + size], at))
             at += size
         step, at = decode_uint(data, at)
     if step or at != len(data) or len(found) != len(places):
-        raise wrong("entries that are cut")
+        raise gob.wrong("entries that are cut")
     return found
 
 
@@ -303,7 +283,7 @@ def _place(data: memoryview, at: int, fields: tuple[str, ...]) -> tuple[int, int
         while step := data[at]:
             field += step
             if field >= len(fields):
-                raise wrong("an entry with more fields than its type")
+                raise gob.wrong("an entry with more fields than its type")
             # The last bit is the sign.
             if (name := fields[field]) == "MsgOffset":
                 offset = decode_uint(data, at + 1)[0] >> 1
@@ -311,7 +291,7 @@ def _place(data: memoryview, at: int, fields: tuple[str, ...]) -> tuple[int, int
                 size = decode_uint(data, at + 1)[0] >> 1
             at += width_at(data, at + 1) + 1
     except IndexError:
-        raise wrong("entries that are cut") from None
+        raise gob.wrong("entries that are cut") from None
     return offset, size, at + 1
 
 

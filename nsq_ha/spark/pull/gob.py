@@ -14,7 +14,7 @@ Source: the package ``encoding/gob`` of Go (its documentation; ``decodeTypeSeque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,8 +38,6 @@ MAX_VALUES: Final = 4096
 
 _LARGEST_DIGIT: Final = 128
 _MAX_WIDTH: Final = 8
-_SLICE: Final = 2  # number of the field in Go's wireType, counted from 1
-_STRUCT: Final = 3
 
 
 # ---------------------------------------------------------------- encoding
@@ -99,14 +97,27 @@ class Slice:
     element: int
 
 
+# The types of a definition, which no stream defines, with Go's names and numbers.
+_SLICE, _STRUCT = "SliceT", "StructT"
+_WIRE_TYPE, _COMMON, _SLICE_TYPE, _STRUCT_TYPE, _FIELD_TYPE, _FIELDS = 16, 18, 19, 20, 21, 22
+_KNOWN: Final[Mapping[int, Struct]] = {
+    _WIRE_TYPE: Struct("wireType", (("ArrayT", 0), (_SLICE, _SLICE_TYPE), (_STRUCT, _STRUCT_TYPE))),
+    _COMMON: Struct("CommonType", (("Name", TEXT), ("Id", INT))),
+    _SLICE_TYPE: Struct("sliceType", (("CommonType", _COMMON), ("Elem", INT))),
+    _STRUCT_TYPE: Struct("structType", (("CommonType", _COMMON), ("Field", _FIELDS))),
+    _FIELD_TYPE: Struct("fieldType", (("Name", TEXT), ("Id", INT))),
+}
+
+
 def encode_definition(number: int, defined: Struct | Slice) -> bytes:
     """Encode the definition of the type ``number``."""
-    common = b"\x01\x01" + encode_text(defined.name) + b"\x01" + encode_int(number) + b"\0\x01"
+    common = 0, encode_fields([(0, encode_text(defined.name)), (1, encode_int(number))])
     if isinstance(defined, Slice):
-        return encode_int(-number) + bytes((_SLICE,)) + common + encode_int(defined.element) + b"\0\0"
-    fields = [b"\x01" + encode_text(name) + b"\x01" + encode_int(kind) + b"\0" for name, kind in defined.fields]
-    count = encode_uint(len(fields))
-    return encode_int(-number) + bytes((_STRUCT,)) + common + count + b"".join(fields) + b"\0\0"
+        kind = 1, encode_fields([common, (1, encode_int(defined.element))])
+    else:
+        fields = [encode_fields([(0, encode_text(name)), (1, encode_int(of))]) for name, of in defined.fields]
+        kind = 2, encode_fields([common, (1, encode_uint(len(fields)) + b"".join(fields))])
+    return encode_int(-number) + encode_fields([kind])
 
 
 def encode_fields(values: Sequence[tuple[int, bytes]]) -> bytes:
@@ -205,38 +216,18 @@ class Decoder:
     def _define(self, number: int) -> None:
         if len(self.types) == MAX_TYPES or number in self.types:
             raise wrong("too many types, or one twice")
-        what = self._uint()
-        if what not in (_SLICE, _STRUCT) or self._uint() != 1:
+        wire = self._struct(_WIRE_TYPE, 0)
+        name = next((each.get("CommonType", {}).get("Name", "") for each in wire.values()), "")
+        if wire.keys() == {_SLICE}:
+            self.types[number] = Slice(name, wire[_SLICE].get("Elem", 0))
+        elif wire.keys() == {_STRUCT}:
+            fields = wire[_STRUCT].get("Field", ())
+            self.types[number] = Struct(name, tuple((each.get("Name", ""), each.get("Id", 0)) for each in fields))
+        else:
             raise wrong("the definition of another type than a struct or a slice")
-        name, _ = self._pair()
-        more = self._uint()
-        if what == _SLICE and more == 1:
-            self.types[number] = Slice(name, self._int())
-            more = self._uint()
-        elif what == _STRUCT:
-            count = self._uint() if more else 0
-            if count > MAX_VALUES:
-                raise wrong("too many fields")
-            self.types[number] = Struct(name, tuple(self._pair() for _ in range(count)))
-            more = self._uint() if more else 0
-        if more or self._uint():
-            raise wrong("an unknown part of a type")
-
-    def _pair(self) -> tuple[str, int]:
-        """Return a name and a type: the common part of a definition, or a field."""
-        name, number, place = "", 0, -1
-        while step := self._uint():
-            place += step
-            if place == 0:
-                name = self._text()
-            elif place == 1:
-                number = self._int()
-            else:
-                raise wrong("an unknown part of a type")
-        return name, number
 
     def _struct(self, kind: int, depth: int) -> dict[str, Any]:
-        found = self.types.get(kind)
+        found = _KNOWN.get(kind) or self.types.get(kind)
         if not isinstance(found, Struct) or depth > MAX_DEPTH:
             raise wrong(f"a value of type {kind}")
         fields: dict[str, Any] = {}
@@ -262,6 +253,8 @@ class Decoder:
             return self._text()
         if kind == INTERFACE:
             return self._interface(depth + 1)
+        if kind == _FIELDS:
+            return [self._value(_FIELD_TYPE, depth + 1) for _ in range(self._uint())]
         return self._struct(kind, depth + 1)
 
     def _interface(self, depth: int) -> Boxed | Raw | None:
