@@ -176,6 +176,12 @@ def is_of_another_log(written_ns: int, planned: int, ahead: float, margin: float
     return written_ns > (planned + margin + max(0.0, ahead)) * _NS
 
 
+def partition_of(text: str) -> int | None:
+    """Return the partition that a key of JSON names. None if it names none."""
+    is_number = text.isascii() and text.isdigit() and len(text) < _DIGITS
+    return int(text) if is_number and int(text) <= MAX_PARTITION_ID else None
+
+
 def _by_topic(places: Mapping[TopicPartition, object]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for (topic, partition), value in sorted(places.items()):
@@ -188,10 +194,10 @@ def _by_place(saved: object, is_value: Callable[[object], bool], name: str | Non
     found: dict[TopicPartition, Any] = {}
     for topic, partitions in saved.items() if isinstance(saved, Mapping) else [(name or "", None)]:
         for partition, value in partitions.items() if isinstance(partitions, Mapping) else [("", None)]:
-            is_number = partition.isascii() and partition.isdigit() and len(partition) < _DIGITS
-            if not is_number or int(partition) > MAX_PARTITION_ID or not is_value(value):
+            number = partition_of(partition)
+            if number is None or not is_value(value):
                 raise _damaged(name or topic, saved if name else partitions)
-            found[topic, int(partition)] = value
+            found[topic, number] = value
     return found
 
 

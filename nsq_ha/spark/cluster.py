@@ -29,7 +29,7 @@ from nsq_ha.engine.servers import GRACE, Servers
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NoLeaderError, NsqError, ServerError
 from nsq_ha.options.checks import EPHEMERAL_SUFFIX
 from nsq_ha.options.start_from import StartFrom
-from nsq_ha.policy.topology import Node, TopicView, merge
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView, merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -135,8 +135,8 @@ class BlockingCluster:
         usable = known if known is not None and known.leaders else None
         return self._answer(topic, usable, max_age, lambda: self._view(topic))
 
-    def leader(self, topic: str, partition: int, known: Node | None = None) -> Node:
-        """Ask who leads a partition.
+    def leader(self, topic: str, partition: int, known: Node | None = None) -> tuple[Node, TopicMeta | None]:
+        """Ask who leads a partition, and what kind of topic that is; None if that is not known.
 
         Args:
             topic: The topic.
@@ -152,11 +152,11 @@ class BlockingCluster:
         except LookupUnavailableError:
             if known is None:
                 raise
-            return known
+            return known, None
         leader = view.leaders.get(partition)
         if leader is None:
             raise NoLeaderError(f"{topic}-{partition} has no leader{view.cause}")
-        return leader
+        return leader, view.meta
 
     def plain_nodes(self, topic: str, max_age: float = 0.0) -> tuple[Node, ...]:
         """Ask all nsqlookupds of a plain cluster for the nsqds that have a topic; arguments are those of :meth:`view`.

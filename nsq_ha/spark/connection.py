@@ -3,7 +3,7 @@
 :class:`Wire` is TCP and TLS. :class:`BlockingConnection` adds IDENTIFY, compression and AUTH,
 :class:`BlockingSubscription` a channel, whose RDY follows the size of the messages.
 
-This module does not decide what to send (``read.replay``, ``write.partition_writer``,
+This module does not decide what to send (``read.range_reader``, ``write.partition_writer``,
 ``ack.puller``) or what follows a failure. The partitioned nsqd can write to a TLS
 connection for a short time only, so the owner closes the connection in time and opens
 another one (``policy.tls_renewal``). It is blocking, because Spark's tasks are plain
@@ -417,10 +417,6 @@ class BlockingSubscription:
             return max(1, min(FIRST_READY, self.max_ready))
         return max(1, min(self.max_ready, IN_FLIGHT_BYTES // self._largest))
 
-    def note_size(self, largest: int) -> None:
-        """Note the size of the largest body of some messages."""
-        self._largest = max(self._largest, largest, 1)
-
     def follow(self, wanted: int) -> None:
         """Send RDY if it differs much from the last one; small changes are not worth a command."""
         if wanted < self.ready or wanted >= 2 * self.ready > 0 or (wanted and not self.ready):
@@ -435,17 +431,35 @@ class BlockingSubscription:
         self.connection.send(self.connection.protocol.send(Ready(count)))
         self.ready = count
 
-    @staticmethod
-    def messages_of(received: Received) -> list[Message]:
-        """Return the received messages.
+    def receive(self, until: float) -> list[Message]:
+        """Wait for messages.
+
+        Args:
+            until: ``time.monotonic()`` at which to give up.
+
+        Returns:
+            The messages in the order of arrival; empty after a heartbeat alone.
 
         Raises:
-            ServerError: The server refused something, other than to finish a message that it has taken back.
+            ResponseTimeoutError: No data before ``until``.
+            ConnectionLostError: The connection ended; if the leader moved, the server sends no error before.
+            ServerError: The server refused something, other than to finish a message that it has taken back. It is
+                about to close the connection.
+            RemoteProtocolError: The server violated the protocol.
         """
-        for refusal in received.refusals:
-            if not isinstance(refusal, NotInFlightError):
-                raise refusal
-        return received.messages
+        arrived, self.connection.early = self.connection.early, []
+        if not arrived:
+            try:
+                received = self.connection.receive(until)
+            except ResponseTimeoutError as error:
+                where = f"{self.topic}-{self.partition}"
+                raise ResponseTimeoutError(f"nsqd {self.nsqd} sent no message of {where} in time") from error
+            for refusal in received.refusals:
+                if not isinstance(refusal, NotInFlightError):
+                    raise refusal
+            arrived = received.messages
+        self._largest = max([self._largest, *[len(message.body) for message in arrived]])
+        return arrived
 
     def finish(self, message: Message) -> None:
         """Finish one message, as :meth:`finish_all`."""

@@ -48,12 +48,14 @@ class TaskWritten(WriterCommitMessage):
 
 
 class _Writer:
-    """The common part of batch and stream; pickled to the tasks.
+    """Publishes, at least once: the common part of batch and stream; pickled to the tasks.
 
     Raises:
         ConfigError: An option, a column or the topic is wrong.
         NsqError: The topic does not exist, or no server answers.
     """
+
+    _is_stream = False
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -69,6 +71,10 @@ class _Writer:
                 self._targets[self._options.topic] = self._checked_target(self._options.topic, cluster)
             if (dead_letters := self._options.dead_letter_topic) is not None:
                 self._targets[dead_letters] = self._target(dead_letters, cluster)
+        if not self._is_stream:
+            self._warn()
+        elif self._options.write_id is not None:
+            raise wrong("writeId", "is for batch writes; a stream has the ids of its query and micro-batches")
 
     @reason_first()
     def write(self, iterator: Iterator[Any]) -> TaskWritten:
@@ -97,6 +103,16 @@ class _Writer:
             finally:
                 task.close()
 
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
+        """Log the counts of the write."""
+        if batchId == 0:
+            self._warn()
+        _log(_name(batchId), messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
+        """Log the counts of messages that stay published: they cannot be withdrawn."""
+        _log(f"aborted {_name(batchId)}, whose published messages stay published", messages)
+
     def _checked_target(self, topic: str, cluster: BlockingCluster) -> TargetTopic:
         target = self._target(topic, cluster)
         check_target(target, self._columns, self._options)
@@ -111,7 +127,13 @@ class _Writer:
         return TargetTopic(topic, found.meta.partition_num, found.meta.ordered, found.meta.extend_support, leaders)
 
     def _ids(self, task: int, query: str | None, batch: str | None) -> TraceIds:
-        """Return a task's trace ids; each write has its own, since one ``foreachBatch`` may have two."""
+        """Return a task's trace ids.
+
+        A stream keeps its id over restarts, so repeats have the same ids. Each batch write has its own, since one
+        ``foreachBatch`` may have two.
+        """
+        if self._is_stream and self._options.trace and self._options.trace_id_column is None:
+            return TraceIds.of_stream(query, batch, task)
         return TraceIds(self._options.write_id or self._run, task)
 
     def _warn(self) -> None:
@@ -132,43 +154,11 @@ class _Writer:
 class NsqBatchWriter(_Writer, DataSourceArrowWriter):
     """Publishes a batch, at least once."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        super().__init__(options, schema, overwrite=overwrite)
-        self._warn()
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log the counts of the write."""
-        _log("batch", messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log the counts of messages that stay published: they cannot be withdrawn."""
-        _log("aborted batch, whose published messages stay published", messages)
-
 
 class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Publishes micro-batches, at least once."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        super().__init__(options, schema, overwrite=overwrite)
-        if self._options.write_id is not None:
-            raise wrong("writeId", "is for batch writes; a stream has the ids of its query and micro-batches")
-
-    def _ids(self, task: int, query: str | None, batch: str | None) -> TraceIds:
-        """Return a task's trace ids. A stream keeps its id over restarts, so repeats have the same ids."""
-        if not self._options.trace or self._options.trace_id_column is not None:
-            # No trace id is generated.
-            return TraceIds(self._run, task)
-        return TraceIds.of_stream(query, batch, task)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log the counts of the write."""
-        if batchId == 0:
-            self._warn()
-        _log(f"micro-batch {batchId}", messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log the counts of messages that stay published: they cannot be withdrawn."""
-        _log(f"aborted micro-batch {batchId}, whose published messages stay published", messages)
+    _is_stream = True
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> list[str]:
@@ -226,6 +216,10 @@ def _are_placed(columns: Sequence[str], options: WriteOptions) -> bool:
     """Return whether columns choose the partition of each row."""
     placed = {"key"} if options.partitioner in ("murmur3", "javahash") else {"key", "partition"}
     return options.partitioner != "roundrobin" and not placed.isdisjoint(columns)
+
+
+def _name(batch: int | None) -> str:
+    return "batch" if batch is None else f"micro-batch {batch}"
 
 
 def _log(what: str, messages: list[WriterCommitMessage | None]) -> None:

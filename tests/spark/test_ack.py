@@ -22,10 +22,10 @@ from nsq_ha.message import Message
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Ready, Sub, layout_for
 from nsq_ha.spark import connection
-from nsq_ha.spark.ack import draining, puller
 from nsq_ha.spark.ack import planner as ack_planner
-from nsq_ha.spark.ack.draining import DrainVerdict
+from nsq_ha.spark.ack import puller
 from nsq_ha.spark.ack.planner import AckPlanner, divided
+from nsq_ha.spark.ack.puller import DrainVerdict
 from nsq_ha.spark.ack.spool import Spool, SpoolFile, read_file
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.connection import BlockingConnection
@@ -190,7 +190,7 @@ def plan(
 
 
 def read(planner: AckPlanner, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
-    return [value for part in planner.ranges(start, end) for path in part.paths for value in bodies(path)]
+    return [value for part in planner.ranges(start, end) for path in part for value in bodies(path)]
 
 
 def drained(planner: AckPlanner, start: dict[str, Any] | None = None) -> list[list[bytes]]:
@@ -247,14 +247,14 @@ class Other:
 def verdicts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, DrainVerdict]]:
     """What was judged of the server: its numbers, and whether that is all."""
     found: list[tuple[Any, DrainVerdict]] = []
-    judge = draining.judge
+    judge = puller.judge
 
     def note(seconds: float, numbers: Any, limit: float, **seen: bool) -> DrainVerdict:  # noqa: ANN401 - the real one checks
         verdict = judge(seconds, numbers, limit, **seen)
         found.append((numbers, verdict))
         return verdict
 
-    monkeypatch.setattr(draining, "judge", note)
+    monkeypatch.setattr(puller, "judge", note)
     return found
 
 

@@ -25,9 +25,8 @@ from nsq_ha.spark.pull.calls import Pulled, PullRefused
 from nsq_ha.spark.read import range_reader
 from nsq_ha.spark.read.bulk import reader as bulk_module
 from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
-from nsq_ha.spark.read.bulk.link import BulkLink
-from nsq_ha.spark.read.range_reader import RangeReader, read_ranges
-from nsq_ha.spark.read.replay import Replay
+from nsq_ha.spark.read.bulk.reader import BulkLink
+from nsq_ha.spark.read.range_reader import RangeReader, Replay, read_ranges
 from tests.spark.projections import ALL
 
 

@@ -12,7 +12,7 @@ from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.pull.calls import Pull, Pulled, PullRefused, entries_of
 from nsq_ha.spark.pull.gob import encode_uint
-from nsq_ha.spark.read.bulk.link import LARGEST, BulkLink, copy_port
+from nsq_ha.spark.read.bulk.reader import LARGEST, BulkLink, copy_port
 
 PULL = Pull("flights", 0, 0, 1)
 ENTRY = StoredEntry(2, 2, 0, 0, 1, bytes(70_000))

@@ -31,7 +31,7 @@ from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.boundaries import NotReadableError
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.read.columns import Projection
-from nsq_ha.spark.stream import NsqStreamReader
+from nsq_ha.spark.source import NsqStreamReader
 from tests.spark.model import Log, Model, search_in_log
 
 PLACES = st.dictionaries(
@@ -145,7 +145,7 @@ def test_spark_gets_the_time_and_no_news_where_there_is_none(monkeypatch: pytest
     reader = NsqStreamReader(options, Projection(StructType([StructField("offset", LongType())])))
     monkeypatch.setattr(reader, "_planning", StreamPlanner(options, model.cluster))
     clock = itertools.count(THEN)
-    monkeypatch.setattr("nsq_ha.spark.stream.time.time", lambda: float(next(clock)))
+    monkeypatch.setattr("nsq_ha.spark.source.time.time", lambda: float(next(clock)))
     begun = reader.initialOffset()
     marked = {MARKS: {"t": {"0": [0, OLD * 1_000_000]}}}
     assert begun == at(20) | marked == reader.initialOffset()

@@ -19,7 +19,7 @@ from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.read.range_reader import RangeReader
-from nsq_ha.spark.stream import NsqStreamReader
+from nsq_ha.spark.source import NsqStreamReader
 from tests.devcluster.probes import until
 from tests.spark.conftest import Publish
 from tests.spark.streams import numbered

@@ -14,9 +14,8 @@ import respx
 from nsq_ha.admin.description import Unfinished
 from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.policy.topology import Node
-from nsq_ha.spark.ack import draining
-from nsq_ha.spark.ack.draining import Draining, DrainVerdict, judge
-from nsq_ha.spark.ack.puller import Puller
+from nsq_ha.spark.ack import puller
+from nsq_ha.spark.ack.puller import Draining, DrainVerdict, Puller, judge
 from nsq_ha.spark.cluster import BlockingCluster
 
 LIMIT = 61.0
@@ -89,7 +88,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The time that passes; a second for each look at it."""
     ticks = itertools.count(1000.0)
     found = SimpleNamespace(monotonic=lambda: next(ticks), time_ns=time.time_ns)
-    monkeypatch.setattr(draining, "time", found)
+    monkeypatch.setattr(puller, "time", found)
     return found
 
 

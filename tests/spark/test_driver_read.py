@@ -26,8 +26,7 @@ from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.read import range_reader
 from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.read.range_reader import MOST_RANGES, PAUSE, DriverRead
-from nsq_ha.spark.source import NsqDataSource
-from nsq_ha.spark.stream import NsqStreamReader
+from nsq_ha.spark.source import NsqDataSource, NsqStreamReader
 from tests.spark.conftest import Publish
 from tests.spark.logs import message
 from tests.spark.streams import numbered, spread

@@ -25,7 +25,7 @@ from nsq_ha.errors import (
 from nsq_ha.message import Message
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.spark.cluster import Extent
+from nsq_ha.spark.cluster import BlockingCluster, Extent
 from nsq_ha.spark.connection import ConnectionExpiredError
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
@@ -68,6 +68,7 @@ class Server:
     leaders: dict[int, Node] = field(default_factory=lambda: {PARTITION: NEW})
     opened: list[tuple[Node, int]] = field(default_factory=list)
     finished: list[int | None] = field(default_factory=list)
+    leader = BlockingCluster.leader
 
     def view(self, topic: str) -> TopicView:
         if self.silent:

@@ -24,7 +24,7 @@ from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.spark import connection
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
-from nsq_ha.spark.read.replay import UNGATHERED_BYTES, Replay
+from nsq_ha.spark.read.range_reader import UNGATHERED_BYTES, Replay
 from tests.spark.logs import PARTITION, log_of
 from tests.support.message_frames import encode_message
 

@@ -62,7 +62,7 @@ for name in [name for name in sys.modules if name.partition(".")[0] in ("pyspark
 sys.path[:0] = map(str, (home / "python" / "lib").glob("*.zip"))
 sys.meta_path.insert(0, NoPandas())
 import pyspark_nsq
-import nsq_ha.spark.sink, nsq_ha.spark.stream
+import nsq_ha.spark.sink, nsq_ha.spark.source
 import nsq_ha.spark.read.bulk.reader
 print(pyspark_nsq.DefaultSource.name(), sys.modules["pyspark"].__file__, sys.modules["pyspark.sql"].__file__)
 """

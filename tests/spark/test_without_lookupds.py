@@ -23,7 +23,7 @@ from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.sink import NsqBatchWriter, TaskWritten
-from nsq_ha.spark.stream import NsqStreamReader
+from nsq_ha.spark.source import NsqStreamReader
 from tests.devcluster.probes import until
 
 VALUE, PARTITION = StructField("value", BinaryType()), StructField("partition", IntegerType())

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.errors import ConfigError, DataLossError, NsqError, ResponseTimeoutError
 from nsq_ha.options.checks import shown
 from nsq_ha.policy.topology import Node
-from nsq_ha.spark.ack.draining import QUIET, Draining
-from nsq_ha.spark.ack.puller import Puller
-from nsq_ha.spark.ack.spool import Spool, SpoolFile, SpoolPart
+from nsq_ha.spark.ack.puller import QUIET, Draining, Puller
+from nsq_ha.spark.ack.spool import Spool, SpoolFile
 from nsq_ha.spark.cluster import ROUTINE, BlockingCluster
 from nsq_ha.spark.plan.batch_planner import goes_back
 
@@ -124,8 +123,8 @@ class AckPlanner:
         for place, puller in self._pullers.items():
             self._drain(place, puller)
 
-    def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[SpoolPart]:
-        """Return the tasks of one micro-batch, which may have been planned before a restart.
+    def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[str, ...]]:
+        """Return the paths of the files of each task of one micro-batch, which may have been planned before a restart.
 
         Raises:
             ConfigError: The batch ends before it begins, which would repeat messages.
@@ -143,7 +142,7 @@ class AckPlanner:
         if missing := until - first - len(files):
             self._lose(f"{missing} of the files {first} to {until - 1} are gone")
         groups = divided(files, self._options.min_partitions or 1, self._options.max_records_per_partition)
-        return [SpoolPart(tuple(str(self._spool.folder / file.name) for file in group)) for group in groups]
+        return [tuple(str(self._spool.folder / file.name) for file in group) for group in groups]
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Delete the files that Spark has committed."""

@@ -6,23 +6,31 @@ how much may wait in the spool.
 The invariant: a message is finished only after the file that holds it is on disk. A
 kill between the two repeats the message; none is lost.
 
-**Source:** Spark design 2.2; server protocol 5, 7.
+:class:`Draining` decides when an nsqd has delivered all messages from before a query, for ``availableNow``. Such a
+server has no log with an end, and a moment without messages proves nothing: they may be in flight to a killed driver,
+the channel may be paused, or the server may be slow. So it requests the server's counts over HTTP, and waits longer if
+there are none.
+
+**Source:** Spark design 2.2; server protocol 5, 7; nsqio/nsq nsqd/stats.go.
 """
 
 from __future__ import annotations
 
 import bisect
 import dataclasses
+import enum
 import itertools
 import logging
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from nsq_ha.admin.description import Unfinished
 from nsq_ha.errors import ConnectionLostError, NsqError, ResponseTimeoutError
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
+from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Sub, layout_for
 from nsq_ha.spark.connection import CONNECT_TIMEOUT, BlockingSubscription
 
@@ -30,14 +38,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.message import Message
-    from nsq_ha.policy.topology import Node
     from nsq_ha.spark.ack.spool import Spool
+    from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ReadOptions
+
+T = TypeVar("T")
 
 log: Final = logging.getLogger("nsq_ha.spark")
 
 FILE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of messages after which to write a file."""
+
+QUIET: Final = 1.0
+"""Seconds without an old message after which to request the server's counts."""
+
+ASK: Final = 0.25
+"""Seconds between two requests to one server."""
 
 _GATHER: Final = 0.05  # seconds to wait for messages and then for more, before a look at stop() and at the spool's room
 _SILENCE: Final = 75.0  # a heartbeat comes every 30 s
@@ -152,7 +168,6 @@ class Puller:
             if messages:
                 self._spool.append(messages)
                 subscription.finish_all(messages)
-                subscription.note_size(max(len(message.body) for message in messages))
                 self._note(messages)
             now = time.monotonic()
             heard_at = now if heard else heard_at
@@ -161,20 +176,17 @@ class Puller:
 
     def _gathered(self, subscription: BlockingSubscription) -> tuple[list[Message], bool]:
         """Return the messages of the next file, and whether the server sent anything."""
-        connection = subscription.connection
-        gathered, connection.early = connection.early, []
+        gathered: list[Message] = []
         most, most_bytes = self._file_limits(subscription)
-        heard = bool(gathered)
-        size = sum(len(message.body) for message in gathered)
+        heard, size = False, 0
         until = time.monotonic() + _GATHER
         while not (is_full := len(gathered) >= most or size >= most_bytes):
             try:
-                received = connection.receive(until)
+                # A message that timed out will be redelivered: at least once allows that.
+                messages = subscription.receive(until)
             except ResponseTimeoutError:
                 break
             heard = True
-            # A message that timed out will be redelivered: at least once allows that.
-            messages = subscription.messages_of(received)
             if messages and not gathered:
                 until = time.monotonic() + _GATHER
             gathered += messages
@@ -182,7 +194,7 @@ class Puller:
         self.flows = is_full or (self.flows and not (subscription.ready or self.is_drained))
         ends = list(itertools.accumulate(len(message.body) for message in gathered[:most]))
         count = max(1, bisect.bisect_right(ends, most_bytes))
-        connection.early = gathered[count:]
+        subscription.connection.early = gathered[count:]
         return gathered[:count], heard
 
     def _file_limits(self, subscription: BlockingSubscription) -> tuple[int, int]:
@@ -212,3 +224,112 @@ class Puller:
 def _even(whole: int, most: int) -> int:
     """Return the size of the fewest equal pieces of ``whole`` that have at most ``most`` each."""
     return whole // -(-whole // most)
+
+
+class DrainVerdict(enum.Enum):
+    """Whether a server may still deliver a message from before the query."""
+
+    WAIT = "wait"
+    DONE = "done"
+    STUCK = "stuck"
+
+
+def judge(seconds: float, counts: Unfinished | None, limit: float, *, flows: bool, caught_up: bool) -> DrainVerdict:
+    """Return whether a server that delivers no old messages still has some.
+
+    Args:
+        seconds: How long the server could deliver messages and delivered no old one.
+        counts: The server's counts, or None.
+        limit: Seconds after which a message of a killed driver has been redelivered.
+        flows: Whether it delivered newer messages in that time.
+        caught_up: Whether it delivered a message that was published after its counts showed nothing in flight to a
+            client that is gone. Since a queue is in order, all older messages were delivered before.
+    """
+    if seconds < QUIET:
+        return DrainVerdict.WAIT
+    if counts is None:
+        return DrainVerdict.DONE if seconds >= limit else DrainVerdict.WAIT
+    is_empty = not (counts.waiting or counts.held)
+    # A second connection may be our own broken one, which still holds old messages.
+    if not counts.orphaned and (is_empty or (caught_up and counts.clients == 1)):
+        return DrainVerdict.DONE
+    if seconds < limit:
+        return DrainVerdict.WAIT
+    return DrainVerdict.DONE if flows and not counts.orphaned else DrainVerdict.STUCK
+
+
+class Draining:
+    """Watches one puller until its nsqd has delivered all older messages. Blocking; used from one thread.
+
+    Args:
+        puller: Pulls from the nsqd. If the nsqd's HTTP port is unknown (0), the port above its TCP port is tried.
+        cluster: Used to ask the nsqd; the caller closes it.
+        limit: See :func:`judge`.
+    """
+
+    def __init__(self, puller: Puller, cluster: BlockingCluster, limit: float) -> None:
+        node = puller.node
+        self._puller = puller
+        self._cluster = cluster
+        self._is_known = node.http_port != 0
+        self._node = node if self._is_known else Node(node.host, node.tcp_port, node.tcp_port + 1)
+        self._limit = limit
+        self._may_ask = True
+        self._asked_at = float("-inf")
+        self._mark_ns: int | None = None
+        self._begun_at = time.monotonic()
+        clock = self._ask(lambda: cluster.clock(self._node))
+        # Its clock may be ahead and shows whole seconds: too many messages may count as old, never too few.
+        self._older_than_ns = max(time.time_ns(), 0 if clock is None else int((clock + 1.0) * 1e9))
+        puller.drain(self._older_than_ns)
+
+    def is_done(self) -> bool:
+        """Return whether the nsqd has delivered all old messages; the puller then takes no more.
+
+        Raises:
+            ResponseTimeoutError: It holds messages, but delivers none for longer than they may be in flight.
+        """
+        puller, now = self._puller, time.monotonic()
+        if puller.is_drained:
+            return True
+        # Taken before the request, so that messages that arrive meanwhile count as seen after it.
+        seconds, newest_ns = puller.quiet_for, puller.newest_ns
+        if seconds < QUIET:
+            self._mark_ns = None
+        if seconds < QUIET or now - self._asked_at < ASK:
+            return False
+        self._asked_at = now
+        counts = self._ask(lambda: self._cluster.unfinished(self._node, puller.topic, puller.channel))
+        caught_up = self._mark_ns is not None and newest_ns > self._mark_ns
+        flows = newest_ns > self._older_than_ns
+        verdict = judge(seconds, counts, self._limit, flows=flows, caught_up=caught_up)
+        if counts is None or counts.orphaned:
+            self._mark_ns = None
+        elif self._mark_ns is None:
+            self._mark_ns = self._older_than_ns + int((time.monotonic() - self._begun_at) * 1e9)
+        if verdict is DrainVerdict.STUCK:
+            raise ResponseTimeoutError(_stuck(puller, counts))
+        if verdict is DrainVerdict.DONE and puller.quiet_for >= seconds:
+            puller.finish_draining()
+            return True
+        return False
+
+    def _ask(self, question: Callable[[], T | None]) -> T | None:
+        """Ask the nsqd; return None if it does not answer or is another one."""
+        try:
+            if self._may_ask and not self._is_known:
+                self._may_ask = self._is_known = self._cluster.tcp_port(self._node) == self._node.tcp_port
+            return question() if self._may_ask else None
+        except NsqError as error:
+            log.info("nsqd %s did not return the counts of the channel: %s", self._node.address, error)
+            return None
+
+
+def _stuck(puller: Puller, counts: Unfinished | None) -> str:
+    counts = counts or Unfinished(0, 0, 0, 0, paused=False)
+    return (
+        f"topic {puller.topic!r}, channel {puller.channel!r}: nsqd {puller.node.address} delivers nothing, but holds "
+        f"{counts.waiting} messages, and {counts.held + counts.orphaned} are in flight to other clients"
+        f"{'; the channel is paused' if counts.paused else ''}. "
+        "Resume the channel or stop its other clients, and start the query again"
+    )

@@ -70,17 +70,6 @@ class SpoolFile:
         return None if numbers is None else cls(*map(int, numbers.groups()))
 
 
-@dataclass(frozen=True, slots=True)
-class SpoolPart:
-    """The files that one task reads.
-
-    Attributes:
-        paths: Their paths, in order.
-    """
-
-    paths: tuple[str, ...]
-
-
 class _State(msgspec.Struct):
     """The content of ``spool.json``: the folder's id, the first kept file, and the number of the next row."""
 

@@ -17,11 +17,12 @@ from typing import Annotated, Any, Final, Literal, Self
 from msgspec import Meta
 
 from nsq_ha.base.redaction import conceal
-from nsq_ha.options.checks import MAX_INT64, check_topic, lookupd_urls, nsqd_addresses
+from nsq_ha.options.checks import MAX_INT64, check_topic
 from nsq_ha.options.config import FrameBytes, MsgTimeout
 from nsq_ha.options.language import Bytes, Seconds, declared
 from nsq_ha.options.types import Compression, TlsConfig
 from nsq_ha.options.values import secret_text
+from nsq_ha.spark.options import values
 from nsq_ha.spark.options.names import (
     Batches,
     Everywhere,
@@ -35,34 +36,11 @@ from nsq_ha.spark.options.names import (
     spelled,
     wrong,
 )
-from nsq_ha.spark.options.values import (
-    LATEST,
-    ByPartition,
-    OffsetBound,
-    assigned,
-    durable_channel,
-    folder,
-    offsets,
-    one_topic,
-    prefix,
-    regex,
-    time_ms,
-    times_ms,
-    topic_names,
-)
+from nsq_ha.spark.options.values import LATEST, ByPartition
 
 FAIL: Final = "fail"
 DEAD_LETTER: Final = "deadLetter"
 
-_OFFSETS: Final = Meta(description='JSON such as {"orders": {"0": 0}}')
-_LookupdUrls = Annotated[tuple[str, ...], lookupd_urls, Meta(description="addresses, separated by commas")]
-_TimeMs = Annotated[int, time_ms, Meta(description="milliseconds since the epoch")]
-_TimesMs = Annotated[
-    ByPartition,
-    times_ms,
-    Meta(description='JSON such as {"orders": {"0": 1767225600000}}, in milliseconds since the epoch'),
-]
-_Channel = Annotated[str, durable_channel, Meta(description="a durable channel")]
 _Wait = Annotated[Seconds, Meta(ge=0.05, le=600)]
 _Count = Annotated[int, Meta(ge=1, le=MAX_INT64)]
 
@@ -98,38 +76,28 @@ class ConnectionOptions:
 class ReadOptions:
     """The options of a read, checked. Times are in seconds, sizes in bytes; None means no limit."""
 
-    lookupd: Everywhere[_LookupdUrls] = ()
+    lookupd: Everywhere[values.LookupdUrls] = ()
     """Base URLs of nsqlookupds."""
-    topics: Reads[
-        Annotated[
-            tuple[str, ...], topic_names, Meta(description="topics, separated by commas"), Names(("topic", "subscribe"))
-        ]
-    ] = ()
+    topics: Reads[Annotated[values.Topics, Names(("topic", "subscribe"))]] = ()
     """Topics to read; ``subscribe`` is Kafka's name for it."""
-    subscribe_pattern: Reads[Annotated[str, regex, Meta(description="a regular expression (Python's)")] | None] = None
+    subscribe_pattern: Reads[values.Regex | None] = None
     """Read all topics whose whole name matches."""
-    assign: Reads[
-        Annotated[Mapping[str, tuple[int, ...]], assigned, Meta(description='JSON such as {"orders": [0, 2]}')] | None
-    ] = None
+    assign: Reads[values.Assigned | None] = None
     """Read only these partitions."""
-    starting_offsets: Reads[
-        Annotated[OffsetBound, offsets("earliest", "latest"), Meta(description="'earliest' or 'latest'"), _OFFSETS]
-    ] = "earliest"
+    starting_offsets: Reads[values.Start] = "earliest"
     """Where a batch or a new stream starts; in JSON, -2 is earliest and -1 latest, and a missing partition is earliest.
     latest is for streams only, and their default."""
-    starting_timestamp: Reads[_TimeMs | None] = None
+    starting_timestamp: Reads[values.TimeMs | None] = None
     """Start at this time."""
-    starting_offsets_by_timestamp: Reads[_TimesMs | None] = None
+    starting_offsets_by_timestamp: Reads[values.TimesMs | None] = None
     """The same by partition."""
     starting_offsets_by_timestamp_strategy: Reads[Literal["latest", "error"]] = "latest"
     """Where to start in a partition without a message as young as the start time: at the log's end, or fail."""
-    ending_offsets: Batches[Annotated[OffsetBound, offsets("latest"), Meta(description="'latest'"), _OFFSETS]] = (
-        "latest"
-    )
+    ending_offsets: Batches[values.End] = "latest"
     """Where a batch ends; in JSON, -1 is latest."""
-    ending_timestamp: Batches[_TimeMs | None] = None
+    ending_timestamp: Batches[values.TimeMs | None] = None
     """End before this time."""
-    ending_offsets_by_timestamp: Batches[_TimesMs | None] = None
+    ending_offsets_by_timestamp: Batches[values.TimesMs | None] = None
     """The same by partition."""
     max_offsets_per_trigger: Streams[_Count | None] = None
     """Maximum messages of a micro-batch, shared by backlog; each partition with new ones gets at least one."""
@@ -157,11 +125,11 @@ class ReadOptions:
     """How long known ends of partitions stay valid."""
     driver_bytes: Streams[Annotated[Bytes, Meta(ge=0, le=16 * 2**20)]] = 64 * 1024
     """The driver itself reads micro-batches up to this size, without tasks."""
-    channel: Reads[_Channel | None] = None
+    channel: Reads[values.Channel | None] = None
     """A registered channel to read through, one reader at a time; with delivery=ack any."""
-    channel_prefix: Reads[Annotated[str, prefix, Meta(description="1 to 32 characters of a channel's name")]] = "spark-"
+    channel_prefix: Reads[values.Prefix] = "spark-"
     """Prefix of the names of temporary channels."""
-    report_channel: Streams[_Channel | None] = None
+    report_channel: Streams[values.Channel | None] = None
     """A channel to set to the committed offsets, for NSQ's tools."""
     fetch: Reads[Literal["subscribe", "bulk"]] = "subscribe"
     """bulk copies ranges of the log through the port of the replicas, which is faster, but has neither AUTH nor TLS."""
@@ -173,15 +141,11 @@ class ReadOptions:
     """Rows of an Arrow batch."""
     delivery: Streams[Literal["replay", "ack"]] = "replay"
     """ack reads servers without offsets, at least once."""
-    spool: Streams[
-        Annotated[str, folder, Meta(description="an absolute path of a folder that driver and workers share")] | None
-    ] = None
+    spool: Streams[values.Folder | None] = None
     """With delivery=ack: folder that only this query uses."""
     max_spool_bytes: Streams[Annotated[Bytes, Meta(ge=2**20, le=MAX_INT64)]] = 2**30
     """With delivery=ack: pause while this many bytes wait for Spark."""
-    nsqd: Streams[
-        Annotated[tuple[str, ...], nsqd_addresses, Meta(description="host:port addresses, separated by commas")]
-    ] = ()
+    nsqd: Streams[values.Nsqds] = ()
     """With delivery=ack: plain nsqds, instead of lookupd."""
     connection: ConnectionOptions = ConnectionOptions()
 
@@ -307,9 +271,9 @@ class ReadOptions:
 class WriteOptions:
     """The options of a write, checked. Times are in seconds, sizes in bytes."""
 
-    lookupd: Everywhere[_LookupdUrls] = ()
+    lookupd: Everywhere[values.LookupdUrls] = ()
     """Base URLs of nsqlookupds."""
-    topic: Writes[Annotated[str, one_topic, Meta(description="a topic")] | None] = None
+    topic: Writes[values.Topic | None] = None
     """The topic to write to; by default the column topic."""
     partitioner: Writes[Literal["column", "murmur3", "javahash", "roundrobin"]] = "column"
     """How to choose the partition: column uses the column partition, else murmur3 of key, else round robin."""

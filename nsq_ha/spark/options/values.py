@@ -1,7 +1,7 @@
-"""Check the values of the options of ``format("nsq")`` that a type and a range do not describe.
+"""The types of the options of ``format("nsq")`` that a type of Python and a range do not describe.
 
 Each function takes a text, and raises a ConfigError with the exact problem, or ValueError if the text is not what the
-description beside it says. The options themselves are in ``declared``.
+description of its type says. The options themselves are in ``declared``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta
 
 from nsq_ha.errors import ConfigError
-from nsq_ha.options.checks import EPHEMERAL_SUFFIX, MAX_INT64, MAX_PARTITION_ID, check_channel, check_topic, shown
-from nsq_ha.spark.checkpoint import is_own
+from nsq_ha.options import checks
+from nsq_ha.options.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_topic, shown
+from nsq_ha.spark.checkpoint import is_own, partition_of
 
 EARLIEST: Final = -2
 """In JSON offsets: the start of the partition's log."""
@@ -36,7 +39,6 @@ _LAST_MS: Final = 253_402_300_799_999  # the year 9999
 _RECENT_MS: Final = 10**11
 _SOON_MS: Final = 10**14  # the year 5138
 _MAX_PREFIX: Final = 32
-_DIGITS: Final = 9  # of a number of a partition, more than any has
 
 
 # ---------------------------------------------------------------- one value
@@ -66,7 +68,7 @@ def one_topic(text: str) -> str:
 
 def durable_channel(text: str) -> str:
     """Check the name of a channel that is not deleted when its last client leaves."""
-    if check_channel(text).endswith(EPHEMERAL_SUFFIX):
+    if check_channel(text).endswith(checks.EPHEMERAL_SUFFIX):
         raise ConfigError(f"must be a durable channel, not {text!r}")
     return text
 
@@ -142,13 +144,12 @@ def _by_partition(text: str, check: Callable[[object], int]) -> ByPartition:
             raise ConfigError(f"of topic {topic!r} must be an object of partitions, not {type(partitions).__name__}")
         numbers: dict[int, int] = {}
         for partition, number in partitions.items():
-            is_number = partition.isascii() and partition.isdigit() and len(partition) <= _DIGITS
-            if not is_number or int(partition) > MAX_PARTITION_ID:
+            if (place := partition_of(partition)) is None:
                 raise ConfigError(
                     f"of topic {topic!r} has partition {shown(partition)}, not a number from 0 to {MAX_PARTITION_ID}"
                 )
             try:
-                numbers[int(partition)] = check(number)
+                numbers[place] = check(number)
             except ConfigError as error:
                 raise ConfigError(f"of {topic}-{partition} {error}") from error
         # Plain dicts: the options are pickled for the tasks.
@@ -194,3 +195,26 @@ def _object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"must be a JSON object of topics, not {type(value).__name__}")
     return value
+
+
+# ---------------------------------------------------------------- types of options
+
+_OFFSETS: Final = Meta(description='JSON such as {"orders": {"0": 0}}')
+
+LookupdUrls = Annotated[tuple[str, ...], checks.lookupd_urls, Meta(description="addresses, separated by commas")]
+Nsqds = Annotated[tuple[str, ...], checks.nsqd_addresses, Meta(description="host:port addresses, separated by commas")]
+Topics = Annotated[tuple[str, ...], topic_names, Meta(description="topics, separated by commas")]
+Topic = Annotated[str, one_topic, Meta(description="a topic")]
+Channel = Annotated[str, durable_channel, Meta(description="a durable channel")]
+Prefix = Annotated[str, prefix, Meta(description="1 to 32 characters of a channel's name")]
+Regex = Annotated[str, regex, Meta(description="a regular expression (Python's)")]
+Folder = Annotated[str, folder, Meta(description="an absolute path of a folder that driver and workers share")]
+Assigned = Annotated[Mapping[str, tuple[int, ...]], assigned, Meta(description='JSON such as {"orders": [0, 2]}')]
+Start = Annotated[OffsetBound, offsets("earliest", "latest"), Meta(description="'earliest' or 'latest'"), _OFFSETS]
+End = Annotated[OffsetBound, offsets("latest"), Meta(description="'latest'"), _OFFSETS]
+TimeMs = Annotated[int, time_ms, Meta(description="milliseconds since the epoch")]
+TimesMs = Annotated[
+    ByPartition,
+    times_ms,
+    Meta(description='JSON such as {"orders": {"0": 1767225600000}}, in milliseconds since the epoch'),
+]

@@ -164,24 +164,17 @@ class Bounds:
 
     def starting(self) -> int:
         """Return the first offset, a boundary."""
-        extent = self.log.extent
-        if self.options.starting_times is not None:
-            is_strict = self.options.starting_offsets_by_timestamp_strategy == "error"
-            return self._at_time(self.options.starting_times, extent.start, is_strict=is_strict)
-        if self._is(self.options.starting_offsets, "latest", LATEST):
-            return extent.end
-        offset = self._offset(self.options.starting_offsets, EARLIEST)
-        return extent.start if offset is None else self._inside("startingOffsets", offset, extent.start)
+        options, start = self.options, self.log.extent.start
+        if options.starting_times is not None:
+            is_strict = options.starting_offsets_by_timestamp_strategy == "error"
+            return self._at_time(options.starting_times, start, is_strict=is_strict)
+        return self._at_offset("startingOffsets", options.starting_offsets, EARLIEST)
 
     def ending(self) -> int:
         """Return the offset after the last message, a boundary."""
-        extent = self.log.extent
         if self.options.ending_times is not None:
-            return self._at_time(self.options.ending_times, extent.end)
-        offset = self._offset(self.options.ending_offsets, LATEST)
-        if offset is None:
-            return extent.end
-        return self._inside("endingOffsets", offset, extent.start if offset < extent.start else extent.end)
+            return self._at_time(self.options.ending_times, self.log.extent.end)
+        return self._at_offset("endingOffsets", self.options.ending_offsets, LATEST)
 
     @property
     def ending_option(self) -> str:
@@ -206,21 +199,15 @@ class Bounds:
             )
         return log.extent.end if found is None else found
 
-    def _is(self, bound: OffsetBound, word: str, special: int) -> bool:
+    def _at_offset(self, option: str, bound: OffsetBound, default: int) -> int:
+        """Return the boundary at or after an offset; a bound of the log if it is not in there and loss is allowed."""
         if isinstance(bound, str):
-            return bound == word
-        return bound.get(self.log.topic, {}).get(self.log.partition) == special
-
-    def _offset(self, bound: OffsetBound, special: int) -> int | None:
-        """Return the offset in the option, or None for the log's own bound."""
-        if isinstance(bound, str):
-            return None
-        offset = bound.get(self.log.topic, {}).get(self.log.partition, special)
-        return None if offset == special else offset
-
-    def _inside(self, option: str, offset: int, otherwise: int) -> int:
-        """Return the boundary at or after ``offset``; ``otherwise`` if it is not in the log and loss is allowed."""
+            offset = LATEST if bound == "latest" else EARLIEST
+        else:
+            offset = bound.get(self.log.topic, {}).get(self.log.partition, default)
         extent, name = self.log.extent, self.log.name
+        if offset in (EARLIEST, LATEST):
+            return extent.start if offset == EARLIEST else extent.end
         if extent.start <= offset <= extent.end:
             found = self.log.patiently(lambda current: current.boundary(offset))
             if found is None:
@@ -233,5 +220,6 @@ class Bounds:
         problem = f"option {option!r}: offset {offset} of {name} is not in the log [{extent.start}, {extent.end})"
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{problem}: choose another offset, or set failOnDataLoss=false to read what is left")
+        otherwise = extent.start if default == EARLIEST or offset < extent.start else extent.end
         _log.warning("%s; using %d, %d bytes away", problem, otherwise, abs(otherwise - offset))
         return otherwise

@@ -32,15 +32,7 @@ _ROOM: Final = 256  # approximate bytes of a message besides its body and header
 
 
 class WrongPartitionError(RemoteProtocolError):
-    """The channel serves another partition than it was opened for: close it and open another.
-
-    Attributes:
-        partition: The partition that the message's id names.
-    """
-
-    def __init__(self, message: Message, partition: int, wanted: int) -> None:
-        super().__init__(f"{message!r} belongs to partition {partition}, not to {wanted}")
-        self.partition = partition
+    """The channel serves another partition than it was opened for: close it and open another."""
 
 
 class Chain:
@@ -72,11 +64,6 @@ class Chain:
     def is_complete(self) -> bool:
         """Whether every message of ``[start, end)`` was accepted."""
         return self.position == self.end
-
-    @property
-    def stashed(self) -> int:
-        """Number of later messages that wait until the gap before them is filled."""
-        return len(self._stash)
 
     @property
     def next_stashed(self) -> int | None:
@@ -140,7 +127,7 @@ class Chain:
         """Return the part of the id that names the partition, if that is the wanted one."""
         partition = int.from_bytes(message.id[:8], "big") >> PARTITION_SHIFT & PARTITION_MASK
         if partition != self.partition:
-            raise WrongPartitionError(message, partition, self.partition)
+            raise WrongPartitionError(f"{message!r} belongs to partition {partition}, not to {self.partition}")
         return message.id[:2]
 
     def _take_one(self, message: Message, accepted: list[Message], finish: list[Message]) -> None:

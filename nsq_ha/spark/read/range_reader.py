@@ -2,7 +2,9 @@
 
 After a failure, :class:`RangeReader` opens another connection at the position reached, to
 the current leader: a channel, or with ``fetch=bulk`` one that copies the log. ``chain`` decides
-which messages of a channel are accepted. :class:`DriverRead` reads small micro-batches where they
+which messages of a channel are accepted. :class:`Replay` is such a channel. A FIN in it only means
+"send more", since the channel belongs to its reader and vanishes with it: so each accepted message
+is finished immediately. :class:`DriverRead` reads small micro-batches where they
 are planned, so that their rows go to Spark with the plan: starting a Python task costs Spark more
 than reading some messages.
 
@@ -11,7 +13,7 @@ and ends without an error only if that is complete or data loss is allowed. The 
 returns rows only if the chain rule proved them complete; what it cannot read immediately,
 tasks read with all their patience. So the driver never decides about data loss.
 
-**Source:** Spark design 1.3, 1.4, 1.5, 2.1.
+**Source:** Spark design 1.2, 1.3, 1.4, 1.5, 2.1; server protocol 3, 5, 7.
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ import random
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.errors import DataLossError, LookupUnavailableError, NoLeaderError, NsqError, ResponseTimeoutError
+from nsq_ha.errors import DataLossError, NsqError, ResponseTimeoutError, TransportError
 from nsq_ha.message import Message
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.spark.cluster import BlockingCluster, Extent, worker_cluster
-from nsq_ha.spark.connection import ConnectionExpiredError
+from nsq_ha.protocol import SubAdvanced, SubOrdered, layout_for
+from nsq_ha.spark.cluster import BlockingCluster, Extent, temporary_channel, worker_cluster
+from nsq_ha.spark.connection import BlockingSubscription, ConnectionExpiredError
 from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, no_progress
 from nsq_ha.spark.read.bulk.cutting import StoredMessages
 from nsq_ha.spark.read.bulk.reader import BulkCopy, BulkUnavailableError
 from nsq_ha.spark.read.chain import Chain
-from nsq_ha.spark.read.replay import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,6 +55,9 @@ BATCH_BYTES: Final = 16 * 1024 * 1024
 
 MOST_RANGES: Final = 8
 """Number of ranges that the driver reads in turn, some milliseconds each; tasks read more of them in parallel."""
+
+UNGATHERED_BYTES: Final = 32 * 1024
+"""Up to this size of the range nsqd sends each message immediately: gathering would take longer than the range."""
 
 PAUSE: Final = 30.0
 """Seconds for which tasks read all micro-batches after the driver failed to read one."""
@@ -186,10 +191,7 @@ class RangeReader:
         """Read through one new connection until the range is complete or that fails."""
         node = self._leader()
         self.opened += 1
-        if self._copies:
-            yield from self._copied(node)
-        else:
-            yield from self._subscribed(node)
+        yield from self._copied(node) if self._copies else self._subscribed(node)
 
     def _copied(self, node: Node) -> Iterator[Rows]:
         """Copy the log; if that is not possible, leave the rest of the range to a subscription."""
@@ -234,21 +236,12 @@ class RangeReader:
 
     def _leader(self) -> Node:
         """Return the planned leader, and after a failure the current one, as far as an nsqlookupd answers."""
-        if self._node is not None and not self._is_doubtful:
-            return self._node
-        try:
-            view = self._cluster.view(self._asked.topic)
-        except LookupUnavailableError:
-            if self._node is None:
-                raise
-            return self._node
-        leader = view.leaders.get(self._asked.partition)
-        if leader is None:
-            raise NoLeaderError(f"{self._asked.topic}-{self._asked.partition} has no leader{view.cause}")
-        if view.meta is not None:
-            self._asked = dataclasses.replace(self._asked, ordered=view.meta.ordered, extended=view.meta.extend_support)
-        self._node, self._is_doubtful = leader, False
-        return leader
+        if self._node is None or self._is_doubtful:
+            self._node, meta = self._cluster.leader(self._asked.topic, self._asked.partition, self._node)
+            self._is_doubtful = False
+            if meta is not None:
+                self._asked = dataclasses.replace(self._asked, ordered=meta.ordered, extended=meta.extend_support)
+        return self._node
 
     def _taken(self) -> list[Message]:
         rows, self._rows, self._yielded_to = self._rows, [], self._chain.position
@@ -344,3 +337,71 @@ class RangeReader:
     @property
     def _where(self) -> str:
         return f"{self._asked.name} at offset {self._chain.position}"
+
+
+class Replay(BlockingSubscription):
+    """A subscription to one range, from ``position`` on: :meth:`open` connects, :meth:`close` ends it.
+
+    Args:
+        asked: The range.
+        node: The leader of its partition.
+        cluster: Used to create and delete channels; the caller closes it.
+        options: Options of the read.
+    """
+
+    def __init__(self, asked: Range, node: Node, cluster: BlockingCluster, options: ReadOptions) -> None:
+        self._is_own = options.channel is None
+        self._gathers = asked.end - asked.start > UNGATHERED_BYTES
+        self._key = asked.topic, asked.partition, node, options.channel_prefix
+        channel = options.channel or cluster.unanswered.pop(self._key, None)
+        place = asked.topic, channel or temporary_channel(options.channel_prefix), asked.partition
+        super().__init__(node, options.connection, place, extended=asked.extended, gathers=self._gathers)
+        self._asked = asked
+        self._node = node
+        self._cluster = cluster
+        self._options = options
+
+    def open(self, position: int) -> None:
+        """Create the channel at ``position``, connect and subscribe.
+
+        Raises:
+            TransportError: Connecting failed, or no answer came in time.
+            ServerError: The server refused; ``retriable`` says whether another leader may accept.
+            RemoteProtocolError: The server's answers violate the protocol.
+        """
+        # Creating an existing channel changes nothing, so this also works for a registered one.
+        place = self.topic, self.partition, self._node, self.channel
+        try:
+            self._cluster.open_channel(*place, position)
+        except TransportError:
+            # The server does not answer: deleting the channel would time out as well.
+            if self._is_own:
+                self._cluster.unanswered[self._key] = self.channel
+            raise
+        except BaseException:
+            self._delete_channel()
+            raise
+        try:
+            # Without a start position: with one, the server ignores the partition.
+            kind = SubOrdered if self._asked.ordered else SubAdvanced
+            layout = layout_for(detail=True, ext=self._asked.extended)
+            self.subscribe(kind(self.topic, self.channel, self.partition), layout, self._options.rdy)
+            self.set_ready(self.wanted)
+        except BaseException:
+            self.close()
+            self._delete_channel()
+            raise
+
+    def _delete_channel(self) -> None:
+        """Delete a channel without clients; an ephemeral one vanishes only when its last client leaves."""
+        if self._is_own:
+            self._cluster.unanswered[self._key] = self.channel
+            with contextlib.suppress(NsqError):
+                self._cluster.delete_channel(self.topic, self.partition, self._node, self.channel)
+                del self._cluster.unanswered[self._key]
+
+    def receive(self, until: float) -> list[Message]:
+        """Wait for messages as :class:`BlockingSubscription` does, and let RDY follow their size."""
+        arrived = super().receive(until)
+        self.follow(self.wanted)
+        return arrived

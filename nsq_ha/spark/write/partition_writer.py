@@ -81,13 +81,11 @@ class PartitionWritten:
     Attributes:
         rows: Number of messages.
         size: Bytes of their bodies.
-        batches: Number of MPUBs.
         doubtful: Number of messages that were sent again, though the first attempt may have stored them.
     """
 
     rows: int = 0
     size: int = 0
-    batches: int = 0
     doubtful: int = 0
 
 
@@ -158,7 +156,6 @@ class PartitionWriter:
         written = self.written
         written.rows += batch.rows
         written.size += batch.size
-        written.batches += 1
         written.doubtful += batch.rows * bool(doubtful)
 
     def close(self) -> None:
@@ -184,15 +181,12 @@ class PartitionWriter:
         Raises:
             RemoteProtocolError: It belongs to another batch.
         """
-        if not batch.traced:
-            if answer != OK:
-                raise RemoteProtocolError(
-                    f"nsqd answered MPUB with an unexpected response, not with OK: {excerpt(answer)}"
-                )
-            return answer
-        total = batch.size + batch.rows * traced_size(0)[0]
-        sizes = total, total + batch.rows
-        check_traced(decode_traced(answer), trace_id=0, partition=self._partition, sizes=sizes)
+        if batch.traced:
+            total = batch.size + batch.rows * traced_size(0)[0]
+            sizes = total, total + batch.rows
+            check_traced(decode_traced(answer), trace_id=0, partition=self._partition, sizes=sizes)
+        elif answer != OK:
+            raise RemoteProtocolError(f"nsqd answered MPUB with an unexpected response, not with OK: {excerpt(answer)}")
         return answer
 
     def _give_up(self, error: NsqError, until: float, attempts: int, *, in_doubt: bool) -> None:
@@ -211,7 +205,7 @@ class PartitionWriter:
         connection: BlockingConnection | None = None
         try:
             if self._leader is None or self._is_doubtful:
-                self._leader = self._cluster.leader(self._topic, self._partition, self._leader)
+                self._leader, _ = self._cluster.leader(self._topic, self._partition, self._leader)
                 self._is_doubtful = False
             connection = BlockingConnection(self._leader, self._options.connection)
             connection.open()

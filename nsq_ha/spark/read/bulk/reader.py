@@ -3,6 +3,8 @@
 :class:`BulkCopy` asks the partition's leader for entries of the log, and proves the chain on whole arrays
 (``cutting``). What it cannot do is left to a subscription (``range_reader``).
 
+:class:`BulkLink` sends and receives; ``spark.pull.calls`` has the format. The port has neither TLS nor AUTH.
+
 The call addresses entries by number, and knows no offsets. So :func:`find_entry` searches where to begin.
 
 The invariants: messages leave in the order of the log, each once, and none is left out. Only those of a leader leave:
@@ -10,7 +12,8 @@ any replica answers, and another one may hold messages that were never committed
 confirm that it leads; a leader sends committed messages only.
 
 **Source:** Spark design 5; youzan/nsq ``consistence/nsqd_coordinator.go`` ``pullCommitLogsAndData``;
-``consistence/commitlog.go`` ``ConvertToOffsetIndex``: entries keep their numbers when older ones are cleaned.
+``consistence/coordinator_rpc.go``; ``consistence/commitlog.go`` ``ConvertToOffsetIndex``: entries keep their numbers
+when older ones are cleaned.
 """
 
 from __future__ import annotations
@@ -21,11 +24,14 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 
 from nsq_ha.errors import NoLeaderError, NsqError, RemoteProtocolError, ResponseTimeoutError
-from nsq_ha.spark.pull.calls import MAX_ENTRIES, LogEntry, Pull, Pulled, PullRefused, entries_of
+from nsq_ha.policy.liveness import SLOW_LINK
+from nsq_ha.spark.connection import Wire
+from nsq_ha.spark.pull import calls, gob
+from nsq_ha.spark.pull.calls import LogEntry, Pulled
 from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
-from nsq_ha.spark.read.bulk.link import BulkLink, copy_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +47,10 @@ PULL_BYTES: Final = 8 * 1024 * 1024
 HELD_BYTES: Final = 16 * 1024 * 1024
 """Bytes of rows that wait until the node confirms that it leads; and of a batch."""
 
+LARGEST: Final = 2 * calls.MAX_BYTES
+"""Bytes of a message that is received; the messages of an answer take half of them at most, its entries far less."""
+
+_LENGTH_BYTES: Final = 9
 _UNFLUSHED_PAUSE: Final = 0.05
 
 _DISPATCHER: Final = "gorpc.Dispatcher"
@@ -149,7 +159,7 @@ class BulkCopy:
         def look(number: int) -> LogEntry | Missing:
             link.ask(self._request(number, 1))
             answer = self._accepted(link.answer(self._options.fetch_timeout))
-            entries = entries_of(answer) if isinstance(answer, Pulled) else ()
+            entries = calls.entries_of(answer) if isinstance(answer, Pulled) else ()
             if not entries:
                 return answer if isinstance(answer, Missing) else Missing.LATER
             return entries[0]
@@ -163,10 +173,10 @@ class BulkCopy:
             raise BulkUnavailableError("the entries of the log do not contain it")
         return found
 
-    def _request(self, number: int, count: int) -> Pull:
-        return Pull(self._asked.topic, self._asked.partition, number, count)
+    def _request(self, number: int, count: int) -> calls.Pull:
+        return calls.Pull(self._asked.topic, self._asked.partition, number, count)
 
-    def _accepted(self, answer: Pulled | PullRefused) -> Pulled | Missing:
+    def _accepted(self, answer: Pulled | calls.PullRefused) -> Pulled | Missing:
         """Return an answer, or why there is none.
 
         Raises:
@@ -222,7 +232,7 @@ class BulkCopy:
         """Return how many entries of about this size to ask for."""
         if not size:
             return 1
-        return max(1, min(MAX_ENTRIES, PULL_BYTES // size, left // size + left // size // 8 + 1))
+        return max(1, min(calls.MAX_ENTRIES, PULL_BYTES // size, left // size + left // size // 8 + 1))
 
     def _following(self, rows: StoredMessages, position: int) -> StoredMessages:
         """Return the rows from ``position`` on, up to the end of the range.
@@ -299,3 +309,102 @@ def find_entry(position: int, extent: Extent, look: Callable[[int], LogEntry | M
     ends_there = size > 0 and start + size == position
     is_first = low == -1 and position == 0
     return (low + 1, size) if ends_there or is_first else None
+
+
+def copy_port(node: Node) -> tuple[str, int] | None:
+    """Return host and port from which other nsqds copy, as the lookups name them. None if they do not."""
+    host, *numbers = node.distributed_id.rsplit(":", 3)
+    if len(numbers) != 3 or not (numbers[0].isascii() and numbers[0].isdigit()):
+        return None
+    port = int(numbers[0][:6])
+    return (host, port) if 0 < port < 2**16 else None
+
+
+class BulkLink:
+    """One connection: :meth:`connect` first, :meth:`close` last.
+
+    Args:
+        node: The nsqd.
+        address: Host and port, from :func:`copy_port`.
+
+    Attributes:
+        answered: Number of answers so far.
+    """
+
+    def __init__(self, node: Node, address: tuple[str, int]) -> None:
+        self.answered: int = 0
+        self._where = f"nsqd {node.address}, port {address[1]}"
+        self._wire = Wire(*address, self._where)
+        self._requests = calls.Requests()
+        self._answers = calls.Answers(self._message)
+        self._buffer = memoryview(b"")
+        self._patience = self._until = 0.0
+
+    def connect(self) -> None:
+        """Connect.
+
+        Raises:
+            ConnectError: That failed.
+        """
+        self._wire.connect()
+
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        self._wire.close()
+
+    def ask(self, pull: calls.Pull) -> None:
+        """Send a request; :meth:`answer` returns its answer, after those of earlier ones.
+
+        Raises:
+            ConnectionLostError: The connection was lost.
+        """
+        self._wire.send(self._requests.encode(pull))
+
+    def answer(self, patience: float) -> Pulled | calls.PullRefused:
+        """Wait for the next answer.
+
+        Args:
+            patience: Seconds without a byte after which to give up; also if it comes slower than on a slow link.
+
+        Raises:
+            ResponseTimeoutError: There was none for so long.
+            ConnectionLostError: The connection was lost.
+            RemoteProtocolError: The answer is not understood.
+        """
+        self._patience, self._until = patience, time.monotonic() + patience
+        number, answer = self._answers.read()
+        self.answered += 1
+        if number != self.answered:
+            raise RemoteProtocolError(f"{self._where} sent answer {number} instead of {self.answered}")
+        return answer
+
+    def _message(self) -> memoryview:
+        """Receive a message of the gob stream; nothing is copied but what arrived with its length."""
+        while (start := self._length_ends()) is None:
+            self._buffer = memoryview(bytes(self._buffer) + self._wire.receive(self._wait()))
+        size, _ = gob.decode_uint(self._buffer, 0)
+        if size > LARGEST:
+            raise RemoteProtocolError(f"{self._where} sent a message of {size} bytes")
+        self._until += size / SLOW_LINK
+        arrived = self._buffer[start : start + size]
+        self._buffer = self._buffer[start + size :]
+        # From a pool: numpy would get these megabytes as new pages, and clearing them costs as much as the rest.
+        message = memoryview(pa.allocate_buffer(size)).cast("B")
+        message[: len(arrived)] = arrived
+        at = len(arrived)
+        while at < size:
+            at += self._wire.receive_into(message[at:], self._wait())
+        return message
+
+    def _wait(self) -> float:
+        """Return how many seconds to wait for the next bytes."""
+        if (left := self._until - time.monotonic()) <= 0:
+            raise ResponseTimeoutError(f"{self._where} sent only a part of an answer in time")
+        return min(left, self._patience)
+
+    def _length_ends(self) -> int | None:
+        """Return where the length of the next message ends. None if it did not arrive yet."""
+        if not self._buffer:
+            return None
+        end = min(gob.width_at(self._buffer, 0), _LENGTH_BYTES + 1)
+        return end if end <= len(self._buffer) else None
