@@ -30,6 +30,7 @@ from nsq_ha.errors import ConfigError, LookupUnavailableError, NoLeaderError, Ns
 from nsq_ha.options.checks import EPHEMERAL_SUFFIX
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView, merge
+from nsq_ha.spark import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -51,7 +52,6 @@ _ROUTINE_PAUSE: Final = 15.0
 _REUSED: Final = "SPARK_REUSE_WORKER"  # a variable that Spark sets to 1 in processes that run several tasks
 _COLLECTED_EACH: Final = 100_000  # new objects; a search for cycles costs as much as reading 700 messages
 
-_log: Final = logging.getLogger("nsq_ha.spark")
 
 T = TypeVar("T")
 
@@ -283,13 +283,13 @@ class BlockingCluster:
                 causes = tuple((url, f"no answer within {_ROUTINE_TIMEOUT:g} s") for url in self.lookupd)
                 error = LookupUnavailableError("no nsqlookupd gave a usable answer", causes)
             if known is not None and self.silence is None:
-                _log.warning("no nsqlookupd answers, going on with the servers known so far: %s", error)
+                logger.warning("no nsqlookupd answers, going on with the servers known so far: %s", error)
             self.silence, self._failed_at = error, time.monotonic()
             if known is None:
                 raise error from None
             return known
         if self.silence is not None:
-            _log.info("an nsqlookupd answers again")
+            logger.info("an nsqlookupd answers again")
         self.silence, self._answered_at[key] = None, now
         return found
 

@@ -130,8 +130,15 @@ class Wire:
         Raises:
             ConnectionLostError: The connection was lost, or some was not sent before ``until`` (``time.monotonic()``).
         """
+        until = min(until, time.monotonic() + _SEND_TIMEOUT)
+        connection, rest = self._connected(), memoryview(data)
         try:
-            _send_all(self._connected(), data, min(until, time.monotonic() + _SEND_TIMEOUT))
+            # In parts: ``sendall`` has one limit for the whole, and so has ``send`` with TLS.
+            connection.settimeout(CONNECT_TIMEOUT)
+            while rest:
+                rest = rest[connection.send(rest[:_SEND_BYTES]) :]
+                if rest and time.monotonic() > until:
+                    raise TimeoutError(f"{len(rest)} of {len(data)} bytes were not sent in time")
         except OSError as error:
             raise ConnectionLostError(f"connection to {self._name} lost: {error}") from error
 
@@ -165,19 +172,6 @@ class Wire:
         if self._socket is None:
             raise ConnectionLostError(f"the connection to {self._name} is closed")
         return self._socket
-
-
-def _send_all(connection: socket.socket, data: bytes, until: float) -> None:
-    """Send all of ``data``, as long as the other side takes some of it; ``sendall`` has one limit for the whole.
-
-    So has ``send`` with TLS, which returns when all was written.
-    """
-    rest = memoryview(data)
-    connection.settimeout(CONNECT_TIMEOUT)
-    while rest:
-        rest = rest[connection.send(rest[:_SEND_BYTES]) :]
-        if rest and time.monotonic() > until:
-            raise TimeoutError(f"{len(rest)} of {len(data)} bytes were not sent in time")
 
 
 class BlockingConnection:

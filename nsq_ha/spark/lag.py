@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from nsq_ha.errors import ConfigError
+from nsq_ha.spark import logger
 from nsq_ha.spark.checkpoint import OLD, PLANNED, from_json, special_in
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
         StreamingQueryProgress,
     )
 
-
-log: Final = logging.getLogger("nsq_ha.spark")
 
 _MOST_ENDS: Final = 1000
 
@@ -191,7 +189,7 @@ class LagListener(StreamingQueryListener):
     """
 
     def __init__(self, report: Callable[[StreamLag], object] | None = None) -> None:
-        self._report = report or (lambda lag: log.info("%s", lag))
+        self._report = report or (lambda lag: logger.info("%s", lag))
         # Times of reports and ends of the log that the query has not reached, by query and partition.
         self._ends: dict[tuple[str, str, int], list[tuple[float, int]]] = {}
 
@@ -204,8 +202,8 @@ class LagListener(StreamingQueryListener):
             lag = lag_of(event.progress)
             if lag is not None:
                 self._report(dataclasses.replace(lag, behind_seconds=self._age(lag)))
-        except Exception:
-            log.exception("the lag of query %s could not be reported", event.progress.id)
+        except Exception:  # noqa: BLE001 - logged
+            logger.exception("the lag of query %s could not be reported", event.progress.id)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Forget the query; its last progress was reported."""

@@ -139,15 +139,11 @@ class ReturnsRows:
     def return_rows(self, rows: list[Any]) -> None:
         """Return rows with the partitions that the current call of ``partitions`` returns."""
         self._rows = rows
-        self.__class__ = _as_wrapper(type(self))
+        self.__class__ = _as_wrapper(type(self))  # type: ignore[arg-type] # mypy takes the __hash__ of objects
 
 
-_wrappers: Final[dict[type[ReturnsRows], type[ReturnsRows]]] = {}
-
-
+@functools.cache
 def _as_wrapper(reader: type[ReturnsRows]) -> type[ReturnsRows]:
-    if (known := _wrappers.get(reader)) is not None:
-        return known
     wrapper: type = import_module("pyspark.sql.datasource_internal")._SimpleStreamReaderWrapper  # noqa: SLF001
 
     def get_cache(self: ReturnsRows, start: object, end: object) -> Iterator[Any]:
@@ -156,4 +152,4 @@ def _as_wrapper(reader: type[ReturnsRows]) -> type[ReturnsRows]:
         return iter(rows)
 
     methods: dict[str, Callable[..., Any]] = {"getCache": get_cache}
-    return _wrappers.setdefault(reader, type(f"{reader.__name__}WithRows", (reader, wrapper), methods))
+    return type(f"{reader.__name__}WithRows", (reader, wrapper), methods)

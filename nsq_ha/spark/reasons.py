@@ -7,14 +7,11 @@ exception. A traceback in it would hide the reason, dozens of lines further down
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
-from typing import Final
 
 from nsq_ha.errors import NsqError
+from nsq_ha.spark import logger
 from nsq_ha.spark.pyspark_private import hide_traceback
-
-log: Final = logging.getLogger("nsq_ha.spark")
 
 
 @contextlib.contextmanager
@@ -27,7 +24,7 @@ def reason_first() -> Iterator[None]:
     try:
         yield
     except NsqError as error:
-        log.error("%s: %s", type(error).__name__, error)  # noqa: TRY400 - one line
-        log.debug("raised here", exc_info=True)
+        logger.error("%s: %s", type(error).__name__, error)
+        logger.debug("raised here", exc_info=True)
         hide_traceback()
         raise

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from nsq_ha.errors import ConfigError, NoLeaderError
+from nsq_ha.spark import logger
 from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions, wrong
 from nsq_ha.spark.plan.metadata import complete_snapshot
@@ -33,8 +34,6 @@ from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, RowConverter, Tar
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-
-log: Final = logging.getLogger("nsq_ha.spark")
 
 _IDS: Final = ("bigint", "int", "string", "binary")
 
@@ -138,13 +137,13 @@ class _Writer:
 
     def _warn(self) -> None:
         if os.environ.get(SPECULATES, "false").lower() == "true":
-            log.warning("spark.speculation=true: a second copy of a task publishes its rows twice: set it to false")
+            logger.warning("spark.speculation=true: a second copy of a task publishes its rows twice: set it to false")
         if self._ignored:
-            log.warning("a write has no use for the columns %s of a read: ignored", ", ".join(self._ignored))
+            logger.warning("a write has no use for the columns %s of a read: ignored", ", ".join(self._ignored))
         for topic, target in self._targets.items():
             # On an ordered topic a key is required for the order, so nobody expects to read it again.
             if "key" in self._columns and not target.extended and not target.ordered:
-                log.warning(
+                logger.warning(
                     "topic %r: column 'key' chooses the partition but is not stored, since the topic is not extended: "
                     "readers get no key",
                     topic,
@@ -225,13 +224,12 @@ def _name(batch: int | None) -> str:
 def _log(what: str, messages: list[WriterCommitMessage | None]) -> None:
     tasks = [task for task in messages if isinstance(task, TaskWritten)]
     parts = [part for task in tasks for part in task.parts.items()]
-    rows, size = sum(part.rows for _, part in parts), sum(part.size for _, part in parts)
-    doubtful = sum(part.doubtful for _, part in parts)
+    rows, size, doubtful = (sum(getattr(part, name) for _, part in parts) for name in ("rows", "size", "doubtful"))
     bad = BadRows()
     for task in tasks:
         bad.add(task.bad)
     level = logging.WARNING if doubtful or bad.first else logging.INFO
-    log.log(
+    logger.log(
         level,
         "%s: %d messages of %d bytes to %d partitions in %d tasks; %d of them may be stored twice%s",
         what,

@@ -13,7 +13,6 @@ allowed; a file is deleted only after Spark has committed the micro-batch that r
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.errors import ConfigError, DataLossError, NsqError, ResponseTimeoutError
 from nsq_ha.options.checks import shown
 from nsq_ha.policy.topology import Node
+from nsq_ha.spark import logger
 from nsq_ha.spark.ack.puller import QUIET, Draining, Puller
 from nsq_ha.spark.ack.spool import Spool, SpoolFile
 from nsq_ha.spark.cluster import ROUTINE, BlockingCluster
@@ -30,7 +30,6 @@ from nsq_ha.spark.plan.batch_planner import goes_back
 if TYPE_CHECKING:
     from nsq_ha.spark.options import ReadOptions
 
-log: Final = logging.getLogger("nsq_ha.spark")
 
 Offset = dict[str, Any]
 """The offset in Spark's checkpoint: the spool's id and the number of a file."""
@@ -177,7 +176,7 @@ class AckPlanner:
             raise DataLossError(f"{text}; set failOnDataLoss=false to continue with what is left")
         if text != self._reported:
             self._reported = text
-            log.warning("%s; continuing with what is left", text)
+            logger.warning("%s; continuing with what is left", text)
 
     def _end(self, begin: int, *, limited: bool) -> tuple[int, bool]:
         """Return the end of the next micro-batch within the limits, in whole files, at least one; and if it is full.
@@ -230,8 +229,7 @@ class AckPlanner:
         for place, node in found.items():
             if place not in self._pullers:
                 puller = self._pullers[place] = Puller(node, place[0], self._options, self._spool, self._may_pull)
-                if self._draining is not None:
-                    self._drain(place, puller)
+                self._drain(place, puller)
                 puller.start()
 
     def _nodes(self, topic: str) -> Sequence[Node]:

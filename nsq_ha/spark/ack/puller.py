@@ -20,7 +20,6 @@ import bisect
 import dataclasses
 import enum
 import itertools
-import logging
 import random
 import threading
 import time
@@ -32,6 +31,7 @@ from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Sub, layout_for
+from nsq_ha.spark import logger
 from nsq_ha.spark.connection import CONNECT_TIMEOUT, BlockingSubscription
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-log: Final = logging.getLogger("nsq_ha.spark")
 
 FILE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of messages after which to write a file."""
@@ -151,7 +150,7 @@ class Puller:
                 failures += 1
                 if self.trouble is None:
                     self.troubled_since = time.monotonic()
-                    log.warning("topic %r: nsqd %s: reconnecting after %s", self.topic, self.node.address, error)
+                    logger.warning("topic %r: nsqd %s: reconnecting after %s", self.topic, self.node.address, error)
                 self.trouble = error
                 self._over.wait(delay_after(_RECONNECT, failures, random.random))
             except Exception as error:  # noqa: BLE001 - the planner raises it; otherwise the query would stop silently
@@ -321,7 +320,7 @@ class Draining:
                 self._may_ask = self._is_known = self._cluster.tcp_port(self._node) == self._node.tcp_port
             return question() if self._may_ask else None
         except NsqError as error:
-            log.info("nsqd %s did not return the counts of the channel: %s", self._node.address, error)
+            logger.info("nsqd %s did not return the counts of the channel: %s", self._node.address, error)
             return None
 
 

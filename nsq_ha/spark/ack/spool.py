@@ -87,6 +87,7 @@ class Spool:
 
     Attributes:
         id: Id of the folder, by which a checkpoint recognises it.
+        first: Number of the oldest kept file, or of the next file if there is none.
 
     Raises:
         ConfigError: The folder cannot be used, or another query uses it.
@@ -98,7 +99,7 @@ class Spool:
         self._mutex = threading.Lock()
         self._lock: int | None = None
         self._files: list[SpoolFile] = []
-        self._done = 0
+        self.first: int = 0
         self._row = 0
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -118,15 +119,10 @@ class Spool:
             self._lock = None
 
     @property
-    def first(self) -> int:
-        """Number of the oldest kept file, or of the next file if there is none."""
-        return self._done
-
-    @property
     def end(self) -> int:
         """Number of the next file."""
         with self._mutex:
-            return self._files[-1].number + 1 if self._files else self._done
+            return self._next()
 
     def between(self, start: int, end: int) -> list[SpoolFile]:
         """Return the existing files with ``start <= number < end``, in order."""
@@ -140,9 +136,8 @@ class Spool:
             ConfigError: Writing failed; the file does not count.
         """
         with self._mutex:
-            number = self._files[-1].number + 1 if self._files else self._done
             size = sum(len(message.body) for message in messages)
-            file = SpoolFile(number, self._row, len(messages), size)
+            file = SpoolFile(self._next(), self._row, len(messages), size)
             try:
                 self._write(file.name, lambda path: _store(path, messages, file.first_row))
             except OSError as error:
@@ -160,17 +155,20 @@ class Spool:
             ConfigError: Deleting failed; they are deleted when the folder is next opened.
         """
         with self._mutex:
-            if before <= self._done:
+            if before <= self.first:
                 return
             old = [file for file in self._files if file.number < before]
             self._files = self._files[len(old) :]
-            self._done = before
+            self.first = before
             try:
                 self._note(before)
                 for file in old:
                     (self.folder / file.name).unlink(missing_ok=True)
             except OSError as error:
                 raise wrong("spool", f"cannot delete files: {error}") from error
+
+    def _next(self) -> int:
+        return self._files[-1].number + 1 if self._files else self.first
 
     def _recover(self) -> None:
         """Load existing files; delete partial ones."""
@@ -179,14 +177,17 @@ class Spool:
         found = [file for path in self.folder.glob("*.arrow") if (file := SpoolFile.named(path.name)) is not None]
         path = self.folder / "spool.json"
         if path.exists():
-            state = _state(path)
-            self.id, self._done, self._row = state.id, state.done, state.row
+            try:
+                state: _State = decoder(_State).decode(path.read_bytes())
+            except msgspec.MsgspecError as error:
+                raise wrong("spool", f"{path} is not a state file of a spool: {error}") from error
+            self.id, self.first, self._row = state.id, state.done, state.row
         elif found:
             raise wrong("spool", f"{self.folder} has spool files but no spool.json: choose another folder")
         else:
             self._note(0)
         for file in sorted(found, key=lambda file: file.number):
-            if file.number < self._done:
+            if file.number < self.first:
                 (self.folder / file.name).unlink()
             else:
                 self._files.append(file)
@@ -208,14 +209,6 @@ class Spool:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def _state(path: Path) -> _State:
-    try:
-        state: _State = decoder(_State).decode(path.read_bytes())
-        return state
-    except msgspec.MsgspecError as error:
-        raise wrong("spool", f"{path} is not a state file of a spool: {error}") from error
 
 
 def read_file(path: str) -> Any:  # noqa: ANN401 - pyarrow has no types

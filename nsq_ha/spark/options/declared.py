@@ -24,10 +24,13 @@ from nsq_ha.options.types import Compression, TlsConfig
 from nsq_ha.options.values import secret_text
 from nsq_ha.spark.options import values
 from nsq_ha.spark.options.names import (
+    AckStreams,
     Batches,
     Everywhere,
     Names,
     Reads,
+    Replays,
+    ReplayStreams,
     Streams,
     Writes,
     exclude,
@@ -80,18 +83,18 @@ class ReadOptions:
     """Base URLs of nsqlookupds."""
     topics: Reads[Annotated[values.Topics, Names(("topic", "subscribe"))]] = ()
     """Topics to read; ``subscribe`` is Kafka's name for it."""
-    subscribe_pattern: Reads[values.Regex | None] = None
+    subscribe_pattern: Replays[values.Regex | None] = None
     """Read all topics whose whole name matches."""
-    assign: Reads[values.Assigned | None] = None
+    assign: Replays[values.Assigned | None] = None
     """Read only these partitions."""
-    starting_offsets: Reads[values.Start] = "earliest"
+    starting_offsets: Replays[values.Start] = "earliest"
     """Where a batch or a new stream starts; in JSON, -2 is earliest and -1 latest, and a missing partition is earliest.
     latest is for streams only, and their default."""
-    starting_timestamp: Reads[values.TimeMs | None] = None
+    starting_timestamp: Replays[values.TimeMs | None] = None
     """Start at this time."""
-    starting_offsets_by_timestamp: Reads[values.TimesMs | None] = None
+    starting_offsets_by_timestamp: Replays[values.TimesMs | None] = None
     """The same by partition."""
-    starting_offsets_by_timestamp_strategy: Reads[Literal["latest", "error"]] = "latest"
+    starting_offsets_by_timestamp_strategy: Replays[Literal["latest", "error"]] = "latest"
     """Where to start in a partition without a message as young as the start time: at the log's end, or fail."""
     ending_offsets: Batches[values.End] = "latest"
     """Where a batch ends; in JSON, -1 is latest."""
@@ -113,27 +116,27 @@ class ReadOptions:
     """Maximum messages of a task."""
     fail_on_data_loss: Reads[bool] = True
     """Fail if messages of the range are gone; false reads the rest."""
-    include_headers: Reads[bool] = False
+    include_headers: Replays[bool] = False
     """Add the column headers."""
-    headers_as: Reads[Literal["map", "array"]] = "map"
+    headers_as: Replays[Literal["map", "array"]] = "map"
     """With includeHeaders: the type of headers; map keeps the last of repeated names, array keeps all."""
     fetch_timeout: Reads[_Wait] = 5.0
     """A task without progress for this time opens another channel."""
     fetch_retries: Reads[Annotated[int, Meta(ge=0, le=999_999)]] = 10
     """How often in a row before the read fails; planning waits as long."""
-    metadata_refresh: Streams[Annotated[Seconds, Meta(ge=0, le=600)]] = 0.1
+    metadata_refresh: ReplayStreams[Annotated[Seconds, Meta(ge=0, le=600)]] = 0.1
     """How long known ends of partitions stay valid."""
-    driver_bytes: Streams[Annotated[Bytes, Meta(ge=0, le=16 * 2**20)]] = 64 * 1024
+    driver_bytes: ReplayStreams[Annotated[Bytes, Meta(ge=0, le=16 * 2**20)]] = 64 * 1024
     """The driver itself reads micro-batches up to this size, without tasks."""
     channel: Reads[values.Channel | None] = None
     """A registered channel to read through, one reader at a time; with delivery=ack any."""
-    channel_prefix: Reads[values.Prefix] = "spark-"
+    channel_prefix: Replays[values.Prefix] = "spark-"
     """Prefix of the names of temporary channels."""
-    report_channel: Streams[values.Channel | None] = None
+    report_channel: ReplayStreams[values.Channel | None] = None
     """A channel to set to the committed offsets, for NSQ's tools."""
-    fetch: Reads[Literal["subscribe", "bulk"]] = "subscribe"
+    fetch: Replays[Literal["subscribe", "bulk"]] = "subscribe"
     """bulk copies ranges of the log through the port of the replicas, which is faster, but has neither AUTH nor TLS."""
-    bulk_without_tls: Reads[bool] = False
+    bulk_without_tls: Replays[bool] = False
     """Allow fetch=bulk though authSecret or tls is set."""
     rdy: Reads[Annotated[int, Meta(ge=1, le=1_000_000)]] = 2500
     """Maximum messages in flight to a task, up to nsqd's --max-rdy-count."""
@@ -141,11 +144,11 @@ class ReadOptions:
     """Rows of an Arrow batch."""
     delivery: Streams[Literal["replay", "ack"]] = "replay"
     """ack reads servers without offsets, at least once."""
-    spool: Streams[values.Folder | None] = None
+    spool: AckStreams[values.Folder | None] = None
     """With delivery=ack: folder that only this query uses."""
-    max_spool_bytes: Streams[Annotated[Bytes, Meta(ge=2**20, le=MAX_INT64)]] = 2**30
+    max_spool_bytes: AckStreams[Annotated[Bytes, Meta(ge=2**20, le=MAX_INT64)]] = 2**30
     """With delivery=ack: pause while this many bytes wait for Spark."""
-    nsqd: Streams[values.Nsqds] = ()
+    nsqd: AckStreams[values.Nsqds] = ()
     """With delivery=ack: plain nsqds, instead of lookupd."""
     connection: ConnectionOptions = ConnectionOptions()
 
@@ -206,7 +209,9 @@ class ReadOptions:
         if parsed.delivery == "ack":
             parsed._check_ack(given)
         else:
-            parsed._check_replay(given)
+            parsed._check_replay()
+        if needless := sorted(name for name in given if KNOWN[name].delivery not in ("", parsed.delivery)):
+            raise wrong(needless[0], _NEEDLESS[parsed.delivery])
         return parsed
 
     def _check(self, given: Mapping[str, str]) -> None:
@@ -243,9 +248,7 @@ class ReadOptions:
         if "latest" in offsets or LATEST in offsets:
             raise wrong("startingOffsets", "cannot be latest (-1) in a batch read, which would have no rows")
 
-    def _check_replay(self, given: Mapping[str, str]) -> None:
-        if needless := sorted({"nsqd", "spool", "maxSpoolBytes"} & set(given)):
-            raise wrong(needless[0], "needs delivery=ack; a read by offsets uses 'lookupd'")
+    def _check_replay(self) -> None:
         protected = [name for name, value in _PROTECTION.items() if getattr(self.connection, value) is not None]
         if self.fetch == "bulk" and protected and not self.bulk_without_tls:
             raise wrong(
@@ -263,8 +266,6 @@ class ReadOptions:
                 raise wrong(name, "is missing: delivery=ack needs it")
         if self.nsqd:
             exclude(given, "lookupd", "nsqd")
-        if needless := sorted(_REPLAY_ONLY & set(given)):
-            raise wrong(needless[0], "cannot be combined with delivery=ack: it needs a server with offsets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,14 +340,7 @@ _POSITIONS: Final = ("offset", "partition")
 _PROTECTION: Final = {"tls": "tls", "authSecret": "auth_secret"}
 """Options whose protection ``fetch=bulk`` would go around, and their fields."""
 
-_REPLAY_ONLY: Final = {
-    *("assign", "bulkWithoutTls", "channelPrefix", "driverBytes", "fetch", "headersAs", "includeHeaders"),
-    *(
-        "metadataRefresh",
-        "reportChannel",
-        "startingOffsets",
-        "startingOffsetsByTimestamp",
-        "startingOffsetsByTimestampStrategy",
-    ),
-    *("startingTimestamp", "subscribePattern"),
+_NEEDLESS: Final = {
+    "ack": "cannot be combined with delivery=ack: it needs a server with offsets",
+    "replay": "needs delivery=ack; a read by offsets uses 'lookupd'",
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import enum
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
@@ -16,8 +15,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.language import UNITS, Option, declared, option
 from nsq_ha.options.types import TlsConfig
-
-log: Final = logging.getLogger("nsq_ha.spark")
+from nsq_ha.spark import logger
 
 Mode = Literal["batch", "stream", "write"]
 """The use of a set of options."""
@@ -26,9 +24,10 @@ T = TypeVar("T")
 
 
 class For(NamedTuple):
-    """In ``Annotated``: the uses that an option applies to."""
+    """In ``Annotated``: the uses that an option applies to, and the ``delivery`` of a read; empty for any."""
 
     modes: tuple[Mode, ...]
+    delivery: str = ""
 
 
 class Names(NamedTuple):
@@ -40,6 +39,9 @@ class Names(NamedTuple):
 Batches = Annotated[T, For(("batch",))]
 Streams = Annotated[T, For(("stream",))]
 Reads = Annotated[T, For(("batch", "stream"))]
+Replays = Annotated[T, For(("batch", "stream"), "replay")]
+ReplayStreams = Annotated[T, For(("stream",), "replay")]
+AckStreams = Annotated[T, For(("stream",), "ack")]
 Writes = Annotated[T, For(("write",))]
 Everywhere = Annotated[T, For(("batch", "stream", "write"))]
 
@@ -54,12 +56,14 @@ class Known(NamedTuple):
     Attributes:
         name: Its name.
         modes: The uses that it applies to.
+        delivery: The ``delivery`` that it applies to. Empty for any.
         option: What it may be.
         fields: The classes and the names of the fields that declare it.
     """
 
     name: str
     modes: tuple[Mode, ...]
+    delivery: str
     option: Option
     fields: tuple[tuple[type[Any], str], ...]
 
@@ -129,15 +133,15 @@ def known_options(*owners: type[Any]) -> Mapping[str, Known]:
 
 def _known(owner: type[Any]) -> Iterator[Known]:
     for field, declaration in declared(owner).items():
-        modes = next((note.modes for note in declaration.notes if isinstance(note, For)), None)
-        if modes is None:
+        use = next((note for note in declaration.notes if isinstance(note, For)), None)
+        if use is None:
             yield from _known(declaration.group)
         elif declaration.group is None:
-            yield from (Known(name, modes, declaration, ((owner, field),)) for name in _names(declaration))
+            yield from (Known(name, *use, declaration, ((owner, field),)) for name in _names(declaration))
         else:
-            yield Known(camel(field), modes, option(field, bool, False), ((owner, field),))
+            yield Known(camel(field), *use, option(field, bool, False), ((owner, field),))
             for part, each in declared(declaration.group).items():
-                yield Known(camel(f"{field}_{part}"), modes, each, ((declaration.group, part),))
+                yield Known(camel(f"{field}_{part}"), *use, each, ((declaration.group, part),))
 
 
 def _names(declaration: Option) -> tuple[str, ...]:
@@ -168,7 +172,7 @@ def spelled(known: Mapping[str, Known], options: Mapping[str, str], mode: Mode) 
         elif mode == "stream" and name.startswith("ending"):
             raise wrong(name, "a stream has no end: use spark.read, or the trigger availableNow")
         else:
-            log.warning("option %r of format 'nsq' does not apply to a %s and is ignored", name, mode)
+            logger.warning("option %r of format 'nsq' does not apply to a %s and is ignored", name, mode)
     return given
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nsq_ha.errors import ConfigError, DataLossError, NsqError
+from nsq_ha.spark import logger
 from nsq_ha.spark.checkpoint import TopicPartition
 from nsq_ha.spark.options import EARLIEST, LATEST, ByPartition, OffsetBound, ReadOptions
 from nsq_ha.spark.plan.metadata import TopicSnapshot, complete_snapshot, topics_of
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.plan.boundaries import PartitionLog
-
-_log: Final = logging.getLogger("nsq_ha.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ def _cuts(log: PartitionLog, part: Range, pieces: int, rows: int | None, until: 
     except NsqError as error:
         if not error.retriable:
             raise
-        _log.warning("%s is not split: %s", log.name, error)
+        logger.warning("%s is not split: %s", log.name, error)
         return []
 
 
@@ -221,5 +219,5 @@ class Bounds:
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{problem}: choose another offset, or set failOnDataLoss=false to read what is left")
         otherwise = extent.start if default == EARLIEST or offset < extent.start else extent.end
-        _log.warning("%s; using %d, %d bytes away", problem, otherwise, abs(otherwise - offset))
+        logger.warning("%s; using %d, %d bytes away", problem, otherwise, abs(otherwise - offset))
         return otherwise

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import time
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, DataLossError, NsqError
+from nsq_ha.spark import logger
 from nsq_ha.spark.checkpoint import MARGIN, Mark, Origin, TopicPartition, is_of_another_log, to_json
-from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, no_progress, retried
 from nsq_ha.spark.plan.metadata import available_snapshot
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ReadOptions
 
-_log: Final = logging.getLogger("nsq_ha.spark")
 
 FRESH: Final = 5.0
 """Seconds after a check in which a log that has not changed its length is not checked again."""
@@ -95,7 +93,7 @@ class LossPolicy:
             )
         if not self._is_warned:
             self._is_warned = True
-            _log.warning("%s; they stay there", text)
+            logger.warning("%s; they stay there", text)
 
     def lose(self, place: TopicPartition, loss: str, remedy: str = CONTINUE) -> None:
         """Raise :class:`DataLossError`, or warn once about the partition if data loss is allowed."""
@@ -104,7 +102,7 @@ class LossPolicy:
             raise DataLossError(f"{text}; {remedy}")
         if place not in self._reported:
             self._reported.add(place)
-            _log.warning("%s; continuing with what is left", text)
+            logger.warning("%s; continuing with what is left", text)
 
     def mark(self, log: PartitionLog, offset: int, known: Mark | None) -> Mark | None:
         """Return a message by which the log is known again: now and then a newer one, since old ones are deleted.
@@ -152,7 +150,7 @@ class LossPolicy:
         if not (self._is_lost(log, start, origin) if log.extent.end >= start else self._is_shorter(log.place, start)):
             return None
         found = self._resumes_at(log, origin)
-        _log.warning("%s: continuing at offset %d of a log that ends at %d", log.name, found, log.extent.end)
+        logger.warning("%s: continuing at offset %d of a log that ends at %d", log.name, found, log.extent.end)
         return found
 
     def is_lost_for_sure(self, log: PartitionLog | None, offset: int, origin: Origin) -> bool:
@@ -274,21 +272,22 @@ class LossPolicy:
 
         Only a leader's answer counts; without one, nothing is lost yet.
         """
-        until = time.monotonic() + self._options.fetch_timeout
         end: int | None = None
-        while True:
-            try:
-                log = self._current(place)
-                end = None if log is None else log.extent.end
-            except NsqError as error:
-                if not error.retriable:
-                    raise
-                end = None
-            if end is not None and end >= start:
-                return False
-            if time.monotonic() >= until:
-                break
-            time.sleep(boundaries.PAUSE)
+
+        def reaches() -> bool:
+            nonlocal end
+            end = None
+            if (log := self._current(place)) is not None:
+                end = log.extent.end
+            if end is None or end < start:
+                raise NotReadableError(f"{place[0]}-{place[1]}: the offset {start} is not reached")
+            return True
+
+        try:
+            return not retried(reaches, time.monotonic() + self._options.fetch_timeout)
+        except NsqError as error:
+            if not error.retriable:
+                raise
         if end is None:
             return False
         self.lose(place, f"the log ends at {end}, before the offset {start} reached: re-created, or cut")

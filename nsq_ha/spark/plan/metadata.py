@@ -8,14 +8,14 @@ It does not decide what to read (``batch_planner``, ``stream_planner``).
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, TopicNotFoundError
+from nsq_ha.spark import logger
 from nsq_ha.spark.cluster import ROUTINE, BlockingCluster
 from nsq_ha.spark.plan.boundaries import PartitionLog, retried
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicMeta, TopicView
     from nsq_ha.spark.checkpoint import TopicPartition
     from nsq_ha.spark.options import ReadOptions
-
-log: Final = logging.getLogger("nsq_ha.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +127,7 @@ def _snapshot(
         except NsqError as error:
             if is_complete:
                 raise
-            log.info("topic %r: nsqd %s did not return the extents of its partitions: %s", topic, node.address, error)
+            logger.info("topic %r: nsqd %s did not say what its partitions hold: %s", topic, node.address, error)
             continue
         now = time.monotonic()
         for number in (number for number, leader in leaders.items() if leader == node):

@@ -17,7 +17,6 @@ makes it end earlier.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import time
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.errors import NoLeaderError, NsqError
+from nsq_ha.spark import logger
 from nsq_ha.spark.checkpoint import OLD, Mark, OffsetJson, Origin, TopicPartition, from_json, special_in, to_json
 from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import Bounds, Range, divide, goes_back, range_of
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ReadOptions
 
-log: Final = logging.getLogger("nsq_ha.spark")
 
 GONE: Final = "the topic is gone: no nsqlookupd lists it"
 
@@ -190,7 +189,7 @@ class StreamPlanner:
                 if known.extent.start <= offset:
                     self.cluster.open_channel(*place, known.node, channel, offset)
             except NsqError as error:
-                log.warning("%s: reportChannel %r is not updated: %s", known.name, channel, error)
+                logger.warning("%s: reportChannel %r is not updated: %s", known.name, channel, error)
 
     def _next(self, begin: Mapping[TopicPartition, int], origin: Origin, *, limited: bool) -> NextBatch:
         """Return the next micro-batch."""
@@ -225,7 +224,7 @@ class StreamPlanner:
         now = time.monotonic()
         if self._target is not None and now >= until:
             raise no_progress(f"{topic}-{partition}", self._options.patience, error) from error
-        log.info("no new batch: %s", error)
+        logger.info("no new batch: %s", error)
         time.sleep(boundaries.PAUSE)
 
     def _warn_of(self, stopped: Mapping[TopicPartition, NsqError]) -> None:
@@ -234,7 +233,7 @@ class StreamPlanner:
         self._stopped_since = {place: self._stopped_since.get(place, now) for place in stopped}
         for (topic, partition), since in self._stopped_since.items():
             if now - since >= self._options.patience:
-                log.warning("%s-%d makes no progress: %s", topic, partition, stopped[topic, partition])
+                logger.warning("%s-%d makes no progress: %s", topic, partition, stopped[topic, partition])
                 self._stopped_since[topic, partition] = math.inf
 
     def _readable(

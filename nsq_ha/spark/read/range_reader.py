@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import random
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +29,7 @@ from nsq_ha.message import Message
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol import SubAdvanced, SubOrdered, layout_for
+from nsq_ha.spark import logger
 from nsq_ha.spark.cluster import BlockingCluster, Extent, temporary_channel, worker_cluster
 from nsq_ha.spark.connection import BlockingSubscription, ConnectionExpiredError
 from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, no_progress
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from nsq_ha.spark.plan.batch_planner import Range
     from nsq_ha.spark.read.columns import Projection
 
-log: Final = logging.getLogger("nsq_ha.spark")
 
 Rows = list[Message] | StoredMessages
 """Rows of one partition, in the order of the log."""
@@ -127,7 +126,7 @@ class DriverRead:
                 for rows in RangeReader(part, self._options, cluster).batches()
             ]
         except NsqError as error:
-            log.info("the driver could not read a micro-batch, tasks read it: %s", error)
+            logger.info("the driver could not read a micro-batch, tasks read it: %s", error)
             self._not_before = time.monotonic() + PAUSE
             return None
 
@@ -207,9 +206,9 @@ class RangeReader:
             self.can_copy = not error.is_general
             if error.is_general:
                 text = "fetch=bulk is not possible, so a subscription reads the rest: %s: %s"
-                log.warning(text, self._where, error)
+                logger.warning(text, self._where, error)
             else:
-                log.info("a subscription reads the rest of a range: %s: %s", self._where, error)
+                logger.info("a subscription reads the rest of a range: %s: %s", self._where, error)
 
     def _subscribed(self, node: Node) -> Iterator[Rows]:
         """Read through a channel until the range is complete or the channel fails; then close it."""
@@ -259,7 +258,7 @@ class RangeReader:
     def _expired(self, error: ConnectionExpiredError) -> None:
         """Continue through another channel immediately, unless nothing arrived for too long."""
         if self._has_progressed() or time.monotonic() - self._progress_at < self._options.fetch_timeout:
-            log.debug("%s: opening another channel after %s", self._where, error)
+            logger.debug("%s: opening another channel after %s", self._where, error)
         else:
             self._failed(ResponseTimeoutError(str(error)))
 
@@ -278,7 +277,7 @@ class RangeReader:
             return
         if spent:
             raise no_progress(self._where, limit, error) from error
-        log.info("%s: opening another channel after %s", self._where, error)
+        logger.info("%s: opening another channel after %s", self._where, error)
         if not stalled:
             time.sleep(delay_after(_REOPEN, self._failures, random.random))
 
@@ -330,7 +329,7 @@ class RangeReader:
         text = f"{self._where}: {loss}"
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{text}; set failOnDataLoss=false to read what is left")
-        log.warning("%s; skipping %d bytes of the log", text, following - self._chain.position)
+        logger.warning("%s; skipping %d bytes of the log", text, following - self._chain.position)
         self._yielded_to += following - self._chain.position
         self._chain = Chain(following, self._chain.end, self._chain.partition)
 

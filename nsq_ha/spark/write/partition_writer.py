@@ -132,8 +132,10 @@ class PartitionWriter:
             self.close()
         if self._connection is not None:
             # settle() handles failures.
-            until = time.monotonic() + self._options.publish_timeout
-            self._failure = self._try_to_send(self._connection, batch, until)
+            try:
+                self._transmit(self._connection, batch, time.monotonic() + self._options.publish_timeout)
+            except NsqError as error:
+                self._failure = error
 
     def settle(self) -> None:
         """Wait until the pending batch is acknowledged; raises as :meth:`send`."""
@@ -142,16 +144,18 @@ class PartitionWriter:
             return
         until = time.monotonic() + self._options.publish_timeout
         attempts = doubtful = failures = 0
-        while (answer := self._attempt(batch, until)) is None or isinstance(answer, NsqError):
-            is_sent = self._connection is not None
-            attempts += is_sent
-            if answer is not None:
+        while True:
+            try:
+                self._deliver(batch, until)
+                break
+            except NsqError as error:
+                is_sent = self._connection is not None
+                attempts += is_sent
                 is_prompt = time.monotonic() - self._sent_at <= PROMPT_REFUSAL
-                doubtful += is_sent and not (isinstance(answer, ServerError) and is_prompt)
-                self._give_up(answer, until, attempts, in_doubt=doubtful > 0)
+                doubtful += is_sent and not (isinstance(error, ServerError) and is_prompt)
+                self._give_up(error, until, attempts, in_doubt=doubtful > 0)
                 failures += 1
                 time.sleep(delay_after(_RETRY, failures, random.random))
-            self._reopen(batch, until)
         self._pending = None
         written = self.written
         written.rows += batch.rows
@@ -165,29 +169,25 @@ class PartitionWriter:
             self._connection = None
         self._failure = None
 
-    def _attempt(self, batch: EncodedMpub, until: float) -> bytes | NsqError | None:
-        """Return the answer to the pending batch, or the error. None if it was not sent yet."""
-        if self._failure is not None or self._connection is None:
-            return self._failure
-        try:
-            answer = self._connection.answer(min(until, time.monotonic() + _ANSWER_TIMEOUT))
-            return self._checked(batch, answer)
-        except NsqError as error:
-            return error
-
-    def _checked(self, batch: EncodedMpub, answer: bytes) -> bytes:
-        """Return the answer after checking that it belongs to this batch.
+    def _deliver(self, batch: EncodedMpub, until: float) -> None:
+        """Send the pending batch, unless :meth:`send` did, and wait for its answer.
 
         Raises:
-            RemoteProtocolError: It belongs to another batch.
+            RemoteProtocolError: The answer belongs to another batch.
+            NsqError: That failed; without a connection, the batch was not sent.
         """
+        if self._failure is not None:
+            raise self._failure
+        if self._connection is None:
+            self._connection = self._opened()
+            self._transmit(self._connection, batch, until)
+        answer = self._connection.answer(min(until, time.monotonic() + _ANSWER_TIMEOUT))
         if batch.traced:
             total = batch.size + batch.rows * traced_size(0)[0]
             sizes = total, total + batch.rows
             check_traced(decode_traced(answer), trace_id=0, partition=self._partition, sizes=sizes)
         elif answer != OK:
             raise RemoteProtocolError(f"nsqd answered MPUB with an unexpected response, not with OK: {excerpt(answer)}")
-        return answer
 
     def _give_up(self, error: NsqError, until: float, attempts: int, *, in_doubt: bool) -> None:
         """Close the connection; raise unless another attempt makes sense."""
@@ -200,33 +200,23 @@ class PartitionWriter:
                 str(error), topic=self._topic, partition=self._partition, attempts=attempts, maybe_stored=in_doubt
             ) from error
 
-    def _reopen(self, batch: EncodedMpub, until: float) -> None:
-        """Connect to the current leader and send ``batch``; keep a failure for the next attempt."""
-        connection: BlockingConnection | None = None
+    def _opened(self) -> BlockingConnection:
+        """Return a new connection to the current leader."""
+        if self._leader is None or self._is_doubtful:
+            self._leader, _ = self._cluster.leader(self._topic, self._partition, self._leader)
+            self._is_doubtful = False
+        connection = BlockingConnection(self._leader, self._options.connection)
         try:
-            if self._leader is None or self._is_doubtful:
-                self._leader, _ = self._cluster.leader(self._topic, self._partition, self._leader)
-                self._is_doubtful = False
-            connection = BlockingConnection(self._leader, self._options.connection)
             connection.open()
-        except NsqError as error:
-            if connection is not None:
-                connection.close()
-            if not error.retriable:
-                raise
-            self._failure = error
-            return
-        self._connection = connection
-        self._failure = self._try_to_send(connection, batch, until)
+        except NsqError:
+            connection.close()
+            raise
+        return connection
 
-    def _try_to_send(self, connection: BlockingConnection, batch: EncodedMpub, until: float) -> NsqError | None:
+    def _transmit(self, connection: BlockingConnection, batch: EncodedMpub, until: float) -> None:
         self._sent_at = time.monotonic()
-        try:
-            connection.protocol.expect_publish()
-            connection.send(batch.command, until)
-        except NsqError as error:
-            return error
-        return None
+        connection.protocol.expect_publish()
+        connection.send(batch.command, until)
 
 
 class TaskWriter:

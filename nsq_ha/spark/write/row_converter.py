@@ -12,7 +12,6 @@ import base64
 import datetime
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,12 +24,12 @@ from nsq_ha.message import TAG_KEY, TRACE_KEY
 from nsq_ha.options.checks import MAX_TAG_BYTES
 from nsq_ha.policy.sharding import partition_for
 from nsq_ha.protocol.encoding import MAX_EXT_BYTES, MAX_TRACE_ID
+from nsq_ha.spark import logger
 from nsq_ha.spark.options import DEAD_LETTER, FAIL, WriteOptions
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
 
-log: Final = logging.getLogger("nsq_ha.spark")
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -142,7 +141,7 @@ class BadRows:
         if self.first is None:
             self.first = reason
             action = "dropped" if dropped else "sent to the dead-letter topic"
-            log.warning("a row was %s: %s; this task only counts further ones", action, reason)
+            logger.warning("a row was %s: %s; this task only counts further ones", action, reason)
         self.dropped += dropped
         self.dead_letters += not dropped
 

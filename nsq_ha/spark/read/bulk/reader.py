@@ -320,8 +320,8 @@ def copy_port(node: Node) -> tuple[str, int] | None:
     return (host, port) if 0 < port < 2**16 else None
 
 
-class BulkLink:
-    """One connection: :meth:`connect` first, :meth:`close` last.
+class BulkLink(Wire):
+    """One connection to the port from which other nsqds copy: :meth:`connect` first, :meth:`close` last.
 
     Args:
         node: The nsqd.
@@ -333,24 +333,11 @@ class BulkLink:
 
     def __init__(self, node: Node, address: tuple[str, int]) -> None:
         self.answered: int = 0
-        self._where = f"nsqd {node.address}, port {address[1]}"
-        self._wire = Wire(*address, self._where)
+        super().__init__(*address, f"nsqd {node.address}, port {address[1]}")
         self._requests = calls.Requests()
         self._answers = calls.Answers(self._message)
         self._buffer = memoryview(b"")
         self._patience = self._until = 0.0
-
-    def connect(self) -> None:
-        """Connect.
-
-        Raises:
-            ConnectError: That failed.
-        """
-        self._wire.connect()
-
-    def close(self) -> None:
-        """Close the connection; a second call does nothing."""
-        self._wire.close()
 
     def ask(self, pull: calls.Pull) -> None:
         """Send a request; :meth:`answer` returns its answer, after those of earlier ones.
@@ -358,7 +345,7 @@ class BulkLink:
         Raises:
             ConnectionLostError: The connection was lost.
         """
-        self._wire.send(self._requests.encode(pull))
+        self.send(self._requests.encode(pull))
 
     def answer(self, patience: float) -> Pulled | calls.PullRefused:
         """Wait for the next answer.
@@ -375,16 +362,16 @@ class BulkLink:
         number, answer = self._answers.read()
         self.answered += 1
         if number != self.answered:
-            raise RemoteProtocolError(f"{self._where} sent answer {number} instead of {self.answered}")
+            raise RemoteProtocolError(f"{self._name} sent answer {number} instead of {self.answered}")
         return answer
 
     def _message(self) -> memoryview:
         """Receive a message of the gob stream; nothing is copied but what arrived with its length."""
         while (start := self._length_ends()) is None:
-            self._buffer = memoryview(bytes(self._buffer) + self._wire.receive(self._wait()))
+            self._buffer = memoryview(bytes(self._buffer) + self.receive(self._wait()))
         size, _ = gob.decode_uint(self._buffer, 0)
         if size > LARGEST:
-            raise RemoteProtocolError(f"{self._where} sent a message of {size} bytes")
+            raise RemoteProtocolError(f"{self._name} sent a message of {size} bytes")
         self._until += size / SLOW_LINK
         arrived = self._buffer[start : start + size]
         self._buffer = self._buffer[start + size :]
@@ -393,13 +380,13 @@ class BulkLink:
         message[: len(arrived)] = arrived
         at = len(arrived)
         while at < size:
-            at += self._wire.receive_into(message[at:], self._wait())
+            at += self.receive_into(message[at:], self._wait())
         return message
 
     def _wait(self) -> float:
         """Return how many seconds to wait for the next bytes."""
         if (left := self._until - time.monotonic()) <= 0:
-            raise ResponseTimeoutError(f"{self._where} sent only a part of an answer in time")
+            raise ResponseTimeoutError(f"{self._name} sent only a part of an answer in time")
         return min(left, self._patience)
 
     def _length_ends(self) -> int | None:
