@@ -48,6 +48,7 @@ OTHER_PROGRAMS = {
     "git",
     "python",
     "pip",
+    "seq",
     "pytest",
     "cat",
     "printf",

@@ -106,9 +106,12 @@ async def test_each_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 async def dropping() -> AsyncIterator[int]:
-    """Return a port of 127.0.0.2 that answers no packet: the backlog of its listener is full."""
-    full = socket.create_server(("127.0.0.2", 0), backlog=0)
-    port, loop = full.getsockname()[1], asyncio.get_running_loop()
+    """Return a port of 127.0.0.2 that answers no packet: the backlog of its listener is full. 127.0.0.1 has it free."""
+    kept = socket.socket()  # a server may listen there, and the system gives the port to nobody else
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    port, loop = kept.getsockname()[1], asyncio.get_running_loop()
+    full = socket.create_server(("127.0.0.2", port), backlog=0)
     fillers = [socket.socket() for _ in range(4)]
     for filler in fillers:
         filler.setblocking(False)
@@ -120,7 +123,7 @@ async def dropping() -> AsyncIterator[int]:
         async with asyncio.timeout(0.3):
             await loop.sock_connect(probe, ("127.0.0.2", port))
     yield port
-    for each in (full, probe, *fillers):
+    for each in (kept, full, probe, *fillers):
         each.close()
 
 
