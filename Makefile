@@ -27,7 +27,7 @@ help:
 	@echo '                       patch release, then spark-floor'
 	@echo 'make spark-floor       the Spark tests on the oldest PySpark that is promised'
 	@echo 'make bench [ARGS=...]  the benchmarks: guard, and peers, ha, growth and spark where servers are given'
-	@echo 'make mutants [ARGS=...] mutation testing of policy, protocol, producer, consumer, engine and chain'
+	@echo 'make mutants [ARGS=...] mutation testing of policy, protocol, the machines, producer, consumer, engine, chain'
 	@echo 'make fuzz [ARGS=...]   fuzz what reads bytes from outside, a minute for each target; Python 3.11 to 3.13'
 	@echo 'make pictures [ARGS=...] the pictures of the README and the pages, of runs on this machine; needs Chromium'
 	@echo 'make reference         options, errors, calls and the protocol as Markdown, to reference/'
@@ -73,7 +73,7 @@ pictures: setup
 
 mutants:
 	@$(MAKE) --no-print-directory setup VENV=$(MUTATION) REQUIREMENTS=requirements/mutation.txt
-	@$(MUTATION)/bin/python scripts/mutants.py $(ARGS)
+	@$(MUTATION)/bin/python -m scripts.mutants $(ARGS)
 
 # There is no wheel of the fuzzer for newer versions.
 fuzz: PYTHON = $(firstword $(foreach version,3.13 3.12 3.11,$(shell scripts/find_python.sh $(version))))

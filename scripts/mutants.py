@@ -1,4 +1,4 @@
-"""Mutation testing, by mutmut: ``python scripts/mutants.py PART ...``; ``make mutants ARGS=...`` sets it up.
+"""Mutation testing, by mutmut: ``python -m scripts.mutants PART ...``; ``make mutants ARGS=...`` sets it up.
 
 A part is a folder or module of the package with the tests that must notice each change of it. The tree is copied to
 ``.mutation/PART``, and mutmut runs there. For each mutant it runs the tests that reach the changed function. The score
@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from scripts.gate import MACHINES, OF_MACHINES
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 WORK: Final = ROOT / ".mutation"
 
@@ -25,17 +27,24 @@ WORK: Final = ROOT / ".mutation"
 class Part(NamedTuple):
     """What is mutated, and the tests that are run for it."""
 
-    mutated: str
+    mutated: tuple[str, ...]
     tests: tuple[str, ...]
 
 
+def shell(folder: str) -> tuple[str, ...]:
+    """Return the modules of a folder that are no part of a machine."""
+    every = (f"{folder}/{path.name}" for path in sorted((ROOT / "nsq_ha" / folder).glob("*.py")))
+    return tuple(f"nsq_ha/{name}" for name in every if name not in MACHINES)
+
+
 PARTS: Final = {
-    "policy": Part("nsq_ha/policy/*", ("tests/policy",)),
-    "protocol": Part("nsq_ha/protocol/*", ("tests/protocol",)),
-    "producer": Part("nsq_ha/producer/*", ("tests/producer", "tests/test_survival.py")),
-    "consumer": Part("nsq_ha/consumer/*", ("tests/consumer", "tests/test_survival.py")),
-    "engine": Part("nsq_ha/engine/*", ("tests/engine", "tests/test_survival.py")),
-    "chain": Part("nsq_ha/spark/read/chain.py", ("tests/spark/test_chain.py",)),
+    "policy": Part(("nsq_ha/policy/*",), ("tests/policy",)),
+    "protocol": Part(("nsq_ha/protocol/*",), ("tests/protocol",)),
+    "machines": Part(tuple(f"nsq_ha/{name}" for name in MACHINES), OF_MACHINES),
+    "producer": Part(shell("producer"), ("tests/producer", "tests/test_survival.py")),
+    "consumer": Part(shell("consumer"), ("tests/consumer", "tests/test_survival.py")),
+    "engine": Part(("nsq_ha/engine/*",), ("tests/engine", "tests/test_survival.py")),
+    "chain": Part(("nsq_ha/spark/read/chain.py",), ("tests/spark/test_chain.py",)),
 }
 
 SETTINGS: Final = """
@@ -87,7 +96,7 @@ def copy(name: str, part: Part) -> Path:
         shutil.copy2(ROOT / path, target)
     others = tuple(sorted({path.partition("/")[0] for path in files} - {"nsq_ha", "tests", "pyproject.toml"}))
     settings = SETTINGS.format(
-        mutated=listed((part.mutated,)),
+        mutated=listed(part.mutated),
         others=listed(others),
         tests=listed(part.tests),
     )
