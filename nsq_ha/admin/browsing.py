@@ -247,7 +247,6 @@ class _Reader:
         *,
         most_body: int | None,
     ) -> None:
-        self.notes: list[str] = []
         self._admin, self._topic, self._wanted, self._most_body = admin, topic, wanted, most_body
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._found: list[Browsed] = []
@@ -256,15 +255,11 @@ class _Reader:
         known = {each.partition: each.stats for each in described.partitions}
         if only - known.keys():
             raise ConfigError(f"topic {topic!r} has no partition {min(only - known.keys())}; it has {len(known)}")
-        self._ends: dict[int, int] = {}
-        self._begins: dict[int, int] = {}
-        for partition, stats in known.items():
-            if only and partition not in only:
-                continue
-            if stats is None:
-                self.notes.append(f"{topic}-{partition} has no leader that answers, and is left out")
-            else:
-                self._ends[partition], self._begins[partition] = stats.messages, stats.begin_offset
+        chosen = {partition: stats for partition, stats in known.items() if not only or partition in only}
+        silent = [partition for partition, stats in chosen.items() if stats is None]
+        self.notes = [f"{topic}-{each} has no leader that answers, and is left out" for each in silent]
+        self._ends = {partition: stats.messages for partition, stats in chosen.items() if stats is not None}
+        self._begins = {partition: stats.begin_offset for partition, stats in chosen.items() if stats is not None}
         self._older: dict[int, int] = {}
         self._newer: dict[int, int] = {}
         self._ended: set[int] = set()

@@ -40,7 +40,7 @@ from nsq_ha.policy.topology import Node
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     import httpx
 
@@ -345,7 +345,7 @@ class NsqdHttp(HttpPeer):
         if body.status == 200:
             return body.data
         if refuses_http(body):
-            raise TlsRequiredError("", f"nsqd {self.url} refuses plain HTTP because it runs with -tls-required")
+            raise TlsRequiredError("", _refusal(self.url))
         if body.status == 403 and "not registered" in body.message:
             raise ChannelNotRegisteredError("", body.message)
         raise server_error((body.message or f"HTTP status {body.status}").encode())
@@ -356,8 +356,11 @@ class NsqdHttp(HttpPeer):
             refusal = await self._exchange(method, path, params, content)
             if https is None or not refuses_http(refusal):
                 return refusal
-        limit = self._timeout
-        return await https.ask(self.url, refusal, method, path, timeout=limit, params=params, content=content)
+
+        def send(client: httpx.AsyncClient, base: str) -> Awaitable[Body]:
+            return ask(client, method, base + path, timeout=self._timeout, params=params, content=content)
+
+        return await https.ask(self.url, refusal, send)
 
 
 def _members_of(body: Body, topic: str) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
@@ -420,26 +423,14 @@ class Https:
         return url in self._urls
 
     async def ask(
-        self,
-        url: str,
-        refusal: Body | None,
-        method: str,
-        path: str,
-        *,
-        timeout: float,
-        params: Mapping[str, str] | None,
-        content: bytes | None,
+        self, url: str, refusal: Body | None, send: Callable[[httpx.AsyncClient, str], Awaitable[Body]]
     ) -> Body:
-        """Send one request, as :func:`nsq_ha.engine.http.ask`.
+        """Send one request.
 
         Args:
             url: Base URL of the nsqd's plain HTTP.
             refusal: Its refusal of the request. None if it :meth:`is_known`.
-            method: ``GET`` or ``POST``.
-            path: The path.
-            timeout: Seconds for connecting, sending, and reading to the end.
-            params: The query.
-            content: Body of the request. None sends no body.
+            send: Sends the request by a client to a base URL.
 
         Raises:
             TlsRequiredError: Its HTTPS has never answered; the text says what to set.
@@ -452,7 +443,7 @@ class Https:
         if self._client is None:
             self._client = new_client([base], self._tls)
         try:
-            body = await ask(self._client, method, base + path, timeout=timeout, params=params, content=content)
+            body = await send(self._client, base)
         except (TransportError, RemoteProtocolError) as error:
             # The client of HTTPS is made like that of an nsqlookupd.
             text = str(error).replace("lookupd_tls", "tls")

@@ -19,10 +19,10 @@ from nsq_ha.cli.start import HELP, described, positions
 from nsq_ha.errors import ChannelNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from nsq_ha.cli.cluster import ClusterAccess
-    from nsq_ha.options.start_from import StartFrom
+    from nsq_ha.options.start_from import Start
 
 _TIMEOUT = click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait until all servers show it.")
 
@@ -123,7 +123,7 @@ def delete(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes
     _change(cluster, AdminClient.delete_channel, topic, name, timeout=timeout, done="deleted")
 
 
-def _to(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> StartFrom | Mapping[int, StartFrom]:
+def _to(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> Start:
     return positions(values, time.time())
 
 
@@ -140,15 +140,7 @@ _TO = click.option(
 
 
 @_command(_TO, _TIMEOUT, yes_option, name="set-offset")
-def set_offset(
-    topic: str,
-    name: str,
-    cluster: ClusterAccess,
-    *,
-    start: StartFrom | Mapping[int, StartFrom],
-    timeout: float,
-    yes: bool,
-) -> None:
+def set_offset(topic: str, name: str, cluster: ClusterAccess, *, start: Start, timeout: float, yes: bool) -> None:
     """Move CHANNEL to another position: its consumers get the messages from there on.
 
     Going back delivers messages again, going forward drops those between. Only the partitioned server keeps finished

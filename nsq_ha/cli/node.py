@@ -17,7 +17,7 @@ from nsq_ha.cli.seen import keep, look, recall
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nsq_ha.admin import AdminClient, PartitionStats
+    from nsq_ha.admin import PartitionStats
     from nsq_ha.admin.reading import NsqdView, Reading
     from nsq_ha.cli.cluster import ClusterAccess
 
@@ -85,7 +85,7 @@ def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> bool:
     Where the terminal is narrow, columns are left out; JSON has all, and the numbers of the partitions. Exit code 1 if
     something is wrong.
     """
-    reading = run(cluster.ask(lambda admin: _look(admin, cluster)))
+    reading = run(cluster.ask(lambda admin: look(cluster, admin)))
     nsqds = _listed(reading)
     empty = "no nsqd is registered at the nsqlookupds"
     found = [each for each in incidents(reading) if each.trouble not in OF_CHANNELS]
@@ -93,12 +93,6 @@ def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> bool:
         click.echo(clean(each.sentence(reading.at)), err=True)
     print_rows(nsqds, _as_dict, _columns(nsqds, reading.at), as_json=as_json, empty=empty)
     return any(each.is_bad for each in found) or any(each.health != "OK" for each in nsqds)
-
-
-async def _look(admin: AdminClient, cluster: ClusterAccess) -> Reading:
-    reading = await look(cluster, admin)
-    reading.require()
-    return reading
 
 
 def _listed(reading: Reading) -> Sequence[NsqdView]:
@@ -161,7 +155,7 @@ def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
 
     NSQD is its address for TCP, host:port, as `node list` shows it. Exit code 1 if it does not answer.
     """
-    nsqds = _listed(run(cluster.ask(lambda admin: _look(admin, cluster))))
+    nsqds = _listed(run(cluster.ask(lambda admin: look(cluster, admin))))
     each = next((each for each in nsqds if each.address == nsqd), None)
     if each is None:
         known = ", ".join(clean(other.address) for other in nsqds) or "none"

@@ -48,10 +48,16 @@ def recall(lookupd: Iterable[str]) -> Reading:
     return Reading(0.0) if known is None else Reading(0.0, memory=known.memory)
 
 
-async def look(cluster: ClusterAccess, admin: AdminClient) -> Reading:
-    """Look at a cluster once, by what is known of it, and write down what is known then."""
+async def look(cluster: ClusterAccess, admin: AdminClient, *, strict: bool = True) -> Reading:
+    """Look at a cluster once, by what is known of it, and write down what is known then.
+
+    Raises:
+        LookupUnavailableError: With ``strict``, nobody answers.
+    """
     reading = await admin.look(recall(cluster.lookupd))
     remember(cluster.lookupd, reading)
+    if strict:
+        reading.require()
     return reading
 
 

@@ -58,7 +58,7 @@ def from_option(default: str) -> Callable[[_Command], _Command]:
 # ---------------------------------------------------------------- channels
 
 
-def positions(texts: Iterable[str], now: float) -> StartFrom | Mapping[int, StartFrom]:
+def positions(texts: Iterable[str], now: float) -> Start:
     """Return one position for all partitions, or positions by partition.
 
     Args:
@@ -83,7 +83,7 @@ def positions(texts: Iterable[str], now: float) -> StartFrom | Mapping[int, Star
     return by_partition or found[None]
 
 
-def described(start: StartFrom | Mapping[int, StartFrom]) -> str:
+def described(start: Start) -> str:
     """Return a position, or positions by partition, as people write them; times in local time."""
     if isinstance(start, Mapping):
         return ", ".join(f"{partition}={described(where)}" for partition, where in start.items())

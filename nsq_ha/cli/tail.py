@@ -169,7 +169,9 @@ def _print_json(message: Message, letter: DeadLetter | None) -> None:
 
 def letter_as_dict(message: Message, letter: DeadLetter) -> dict[str, Any]:
     """Return a dead letter as a dict for JSON: the message that was given up, and where it comes from."""
-    entry = _without_body(as_dict(message)) | {"headers": letter.headers, "tag": letter.tag} | _body(letter.body)
+    replaced = ("body", "body_base64", "header_error")
+    entry = {name: value for name, value in as_dict(message).items() if name not in replaced}
+    entry |= {"headers": letter.headers, "tag": letter.tag} | _body(letter.body)
     if letter.ext is not None:
         entry["ext_base64"] = base64.b64encode(letter.ext).decode()
     origin = letter.provenance
@@ -193,10 +195,6 @@ def _print_text(message: Message, letter: DeadLetter | None) -> None:
         why = origin.reason if origin.error_type is None else f"{origin.error_type}: {origin.error or ''}"
         story = f"[{where}/{origin.channel} attempts {origin.attempts}, {why}] "
     click.echo(f"{when} [{place}{trace}{again}] {clean(story + body.decode('utf-8', 'backslashreplace'))}")
-
-
-def _without_body(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if name not in ("body", "body_base64", "header_error")}
 
 
 def _body(body: bytes) -> dict[str, str]:

@@ -266,7 +266,6 @@ def create(name: str, cluster: ClusterAccess, as_json: bool | None, **options: A
 def list_topics(cluster: ClusterAccess, as_json: bool | None) -> None:
     """List all topics: partitions, messages, what waits in their channels. For rates: `top`."""
     reading = run(cluster.ask(lambda admin: look(cluster, admin)))
-    reading.require()
     names = ("topic", "ordered", "extended", "partitions", "messages", "depth")
     rows = []
     for each in reading.names:

@@ -31,7 +31,7 @@ from nsq_ha.cli.start import from_option
 from nsq_ha.errors import NsqError, SparkUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Iterable
 
     from pyspark.sql import SparkSession
 
@@ -123,7 +123,7 @@ def message(
     named = next((event["internal_id"] for event in events if event.get("internal_id") is not None), None)
     life = MessageLife(known, named if by_trace else number, events)
     if known is not None and not offline:
-        run(_complete(cluster, known, life, number if by_trace else None, start))
+        run(_complete(life, _ask_cluster(cluster, known, life, number if by_trace else None, start)))
     if wants_json(as_json):
         print_json(_as_dict(life))
     else:
@@ -138,12 +138,10 @@ def _not_found(life: MessageLife, number: int, *, by_trace: bool) -> str:
     return f"no message {where} has the {kind} {number}" + (f": {life.note}" if life.note else "")
 
 
-async def _complete(
-    cluster: ClusterAccess, topic: str, life: MessageLife, trace_id: int | None, start: StartFrom | None
-) -> None:
+async def _complete(life: MessageLife, asking: Awaitable[None]) -> None:
     """Add what the cluster knows. If it cannot be asked, the events of the logs are still worth showing."""
     try:
-        await _ask_cluster(cluster, topic, life, trace_id, start)
+        await asking
     except NsqError as error:
         if not life.events:
             raise
