@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from nsq_ha.admin import AdminClient, browsing
+from nsq_ha.admin import browsing
 from nsq_ha.admin.browsing import (
     FORMS,
     LATEST,
     MAX_COUNT,
     Browsed,
+    LogLook,
     LogPlace,
     LogStart,
     MessageFilter,
@@ -27,17 +28,19 @@ from nsq_ha.admin.browsing import (
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.lookup import require_topic
 from nsq_ha.cli.options import PARTITION, TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import clean, local_time, print_json, wants_json, warn
+from nsq_ha.cli.output import clean, local_time, picked, print_json, wants_json, warn
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, position
 from nsq_ha.errors import ConfigError, DiscoveryError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from nsq_ha.cli.cluster import ClusterAccess
 
     Decode = Callable[[str], str]
+    Show = Callable[[Browsed], None]
+    Look = Callable[..., Awaitable[LogLook]]
 
 NOT_YET: Final = 3
 """The exit code of a look that ended before it found anything, or all was looked at."""
@@ -116,7 +119,7 @@ def browse(
         raise click.UsageError("give --from or --around, not both")
     place = start if start is not None else around
     begin = LATEST if place is None else going_on(place) or position(place, time.time())
-    show = functools.partial(_print_json if wants_json(as_json) else _print_text, decode=decode)
+    show = functools.partial(_print_json if wants_json(as_json) else _print_text, topic, decode=decode)
     try:
         check_start(begin, partitions)
         which = {"partitions": partitions, "key": key, "wanted": MessageFilter(**wanted)}
@@ -130,7 +133,7 @@ async def _browse(
     cluster: ClusterAccess,
     topic: str,
     start: LogStart,
-    show: Callable[[str, Browsed], None],
+    show: Show,
     which: dict[str, Any],
     *,
     count: int,
@@ -140,18 +143,18 @@ async def _browse(
     """Show messages; return whether the look ended before it found any, or all was looked at."""
     await require_topic(cluster, topic)
     async with cluster.admin() as admin:
+        look: Look = functools.partial(browsing.browse, admin, topic, **which)
         is_backward = start.is_backward if isinstance(start, LogPlace) else start == LATEST
         half = max(1, count // 2) if is_around else count
-        looks = [await browsing.browse(admin, topic, start, count=half, **which)]
+        looks = [await look(start, count=half)]
         newer = looks[0].newer
         if is_around and looks[0].older:
-            before = LogPlace(looks[0].older, is_backward=True)
-            looks.append(await browsing.browse(admin, topic, before, count=half, **which))
-        shown = sorted((each for look in looks for each in look.messages), key=lambda each: each.message.timestamp_ns)
+            looks.append(await look(LogPlace(looks[0].older, is_backward=True), count=half))
+        shown = sorted((each for found in looks for each in found.messages), key=lambda each: each.message.timestamp_ns)
         for each in shown:
-            show(topic, each)
+            show(each)
         is_all = which["wanted"] == MessageFilter()
-        notes = tuple(dict.fromkeys(note for look in looks for note in look.notes))
+        notes = tuple(dict.fromkeys(note for found in looks for note in found.notes))
         _tell(topic, notes, sum(each.read for each in looks), len(shown), is_all=is_all)
         is_cut = len(shown) < count and any(each.left for each in looks)
         if is_cut and not follow:
@@ -159,35 +162,27 @@ async def _browse(
             on += [] if is_backward else [LogPlace(newer)]
             click.echo(f"go on with {' or '.join(f'--from {each}' for each in on if each.numbers)}", err=True)
         if follow:
-            await _follow(admin, topic, show, which, newer, notes=notes)
+            await _follow(look, show, newer, notes)
         is_unread = bool(notes) and not any(each.read for each in looks)
         return (is_cut or is_unread) and not shown
 
 
-async def _follow(
-    admin: AdminClient,
-    topic: str,
-    show: Callable[[str, Browsed], None],
-    which: dict[str, Any],
-    newer: Mapping[int, int],
-    *,
-    notes: tuple[str, ...],
-) -> None:
+async def _follow(look: Look, show: Show, newer: Mapping[int, int], notes: tuple[str, ...]) -> None:
     """Show new messages, from the numbers ``newer`` on, until cancelled; repeat none of the last ``notes``."""
     behind = 0
     while True:
         await asyncio.sleep(0.0 if behind else _AGAIN)
         before, behind = notes, 0
         try:
-            look = await browsing.browse(admin, topic, LogPlace(newer), count=MAX_COUNT, **which)
+            found = await look(LogPlace(newer), count=MAX_COUNT)
         except TopicNotFoundError:
             raise
         except DiscoveryError as error:
             notes = (str(error),)
         else:
-            for each in look.messages:
-                show(topic, each)
-            newer, behind, notes = {**newer, **look.newer}, look.left, look.notes
+            for each in found.messages:
+                show(each)
+            newer, behind, notes = {**newer, **found.newer}, found.left, found.notes
         for note in notes:
             if note not in before:
                 warn(note)
@@ -202,7 +197,7 @@ def _tell(topic: str, notes: tuple[str, ...], read: int, shown: int, *, is_all: 
         click.echo(f"{topic} has no messages there", err=True)
 
 
-def _print_text(topic: str, each: Browsed, *, decode: Decode) -> None:
+def _print_text(_: str, each: Browsed, *, decode: Decode) -> None:
     stored = each.message
     when = local_time(stored.timestamp_ns)
     trace = f" trace {stored.trace_id}" if stored.trace_id else ""
@@ -216,19 +211,6 @@ def _print_text(topic: str, each: Browsed, *, decode: Decode) -> None:
 
 
 def _print_json(topic: str, each: Browsed, *, decode: Decode) -> None:
-    stored = each.message
-    print_json(
-        {
-            "topic": topic,
-            "partition": each.partition,
-            "number": stored.number,
-            "offset": stored.offset,
-            "internal_id": stored.internal_id,
-            "trace_id": stored.trace_id,
-            "timestamp_ns": stored.timestamp_ns,
-            "tag": each.tag,
-            "headers": each.headers,
-            "is_damaged": each.is_damaged,
-            "body": decode(stored.body),
-        }
-    )
+    entry = {"topic": topic, "partition": each.partition}
+    entry |= picked(each.message, "number", "offset", "internal_id", "trace_id", "timestamp_ns")
+    print_json(entry | picked(each, "tag", "headers", "is_damaged") | {"body": decode(each.message.body)})

@@ -13,7 +13,7 @@ from nsq_ha.admin.reading import FigureRow
 from nsq_ha.cli.lookup import describe_topic, require_topic, tell_silence
 from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, command_of, confirm, yes_option
 from nsq_ha.cli.output import CHANNEL as CHANNEL_COLUMN
-from nsq_ha.cli.output import FIGURES, print_rows
+from nsq_ha.cli.output import FIGURES, picked, print_rows
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, described, positions
 from nsq_ha.errors import ChannelNotFoundError
@@ -175,6 +175,5 @@ def _change(
 
 
 def _as_dict(row: FigureRow) -> dict[str, object]:
-    counts = {name: getattr(row.channel, name) for name in ("depth", "in_flight", "deferred", "clients")}
-    states = {name: getattr(row.channel, name) for name in ("paused", "skipped")}
-    return {"channel": row.name, **counts, "lag": row.lag, **states}
+    counts = picked(row.channel, "depth", "in_flight", "deferred", "clients")
+    return {"channel": row.name, **counts, "lag": row.lag, **picked(row.channel, "paused", "skipped")}

@@ -10,7 +10,7 @@ import click
 from nsq_ha.admin.causes import incidents
 from nsq_ha.admin.incident import OF_CHANNELS
 from nsq_ha.cli.options import SECONDS, TOPIC, command_of, confirm, yes_option
-from nsq_ha.cli.output import FigureColumn, age, clean, number, print_rows, warn
+from nsq_ha.cli.output import FigureColumn, age, clean, number, picked, print_rows, warn
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import keep, look, recall
 
@@ -64,15 +64,10 @@ def _as_dict(each: NsqdView) -> dict[str, object]:
     return {
         "nsqd": each.address,
         "http": each.said.node.http_url,
-        "hostname": each.hostname,
-        "version": each.version,
-        "health": each.health,
+        **picked(each, "hostname", "version", "health"),
         "error": each.said.error or None,
         "started_at": each.said.started_at or None,
-        "topics": each.topics,
-        "leads": each.leads,
-        "follows": each.follows,
-        "tombstoned": each.tombstoned,
+        **picked(each, "topics", "leads", "follows", "tombstoned"),
     }
 
 

@@ -97,6 +97,11 @@ def json_of(value: object, **form: Any) -> str:  # noqa: ANN401 - options of jso
         return json.dumps(json.loads(json.dumps(value, default=str), parse_constant=str), **form)
 
 
+def picked(value: object, *names: str) -> dict[str, Any]:
+    """Return some attributes of a value, by their names; None for those that it does not have."""
+    return {name: getattr(value, name, None) for name in names}
+
+
 def print_json(value: object) -> None:
     """Print one JSON line."""
     # What another encoding does not have would be escaped as in Python, and not as in JSON.

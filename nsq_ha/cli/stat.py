@@ -12,7 +12,7 @@ import click
 from nsq_ha.admin.causes import incidents
 from nsq_ha.admin.reading import connections_of
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import FigureColumn, age, clean, columns_of, number, print_rows, wants_json, warn
+from nsq_ha.cli.output import FigureColumn, age, clean, columns_of, number, picked, print_rows, wants_json, warn
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import looks
 from nsq_ha.errors import TopicNotFoundError
@@ -124,18 +124,13 @@ def _as_dict(row: FigureRow) -> dict[str, object]:
     return {
         "topic": row.topic,
         "channel": row.name or None,
-        "partition": row.partition,
-        "nsqd": row.nsqd,
-        "messages": row.messages,
-        "depth": row.depth,
+        **picked(row, "partition", "nsqd", "messages", "depth"),
         **{name: getattr(row.channel, name, 0) for name in _COUNTS},
         "lag": row.lag,
         # Seconds, by the percent of messages that take no longer.
         "latency": latency and {"count": latency.count, **{f"p{share * 100:g}": s for share, s in latency.percentiles}},
-        "in_rate": row.in_rate,
-        "out_rate": row.out_rate,
-        "paused": row.channel is not None and row.channel.paused,
-        "skipped": row.channel is not None and row.channel.skipped,
+        **picked(row, "in_rate", "out_rate"),
+        **{name: getattr(row.channel, name, False) for name in ("paused", "skipped")},
         "state": row.state or None,
     }
 
@@ -164,7 +159,7 @@ def _print_clients(reading: Reading, options: StatOptions) -> bool:
 
     def as_dict(each: tuple[FigureRow, ClientStats]) -> dict[str, object]:
         row, client = each
-        place = {"topic": row.topic, "channel": row.name, "partition": row.partition, "nsqd": row.nsqd}
+        place = {"topic": row.topic, "channel": row.name, **picked(row, "partition", "nsqd")}
         return place | dataclasses.asdict(client)
 
     if unlisted:

@@ -13,7 +13,7 @@ import click
 from nsq_ha.admin.words import counted
 from nsq_ha.base.identity import is_upstream_id
 from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, TOPIC, cluster_options, json_option, metrics_option
-from nsq_ha.cli.output import clean, local_time, print_json, wants_json, warn
+from nsq_ha.cli.output import clean, local_time, picked, print_json, wants_json, warn
 from nsq_ha.cli.reading import (
     Selection,
     check_read,
@@ -209,16 +209,9 @@ def as_dict(message: Message) -> dict[str, Any]:
 
     The number that the consumer gave to a plain nsqd has no meaning, so it is left out.
     """
-    entry: dict[str, Any] = {
-        "topic": message.topic,
-        "partition": None if is_upstream_id(message.id) else message.partition,
-        "offset": message.offset,
-        "internal_id": message.internal_id,
-        "trace_id": message.trace_id,
-        "attempts": message.attempts,
-        "timestamp_ns": message.timestamp_ns,
-        "nsqd": message.nsqd,
-    }
+    entry: dict[str, Any] = {"topic": message.topic}
+    entry["partition"] = None if is_upstream_id(message.id) else message.partition
+    entry |= picked(message, "offset", "internal_id", "trace_id", "attempts", "timestamp_ns", "nsqd")
     try:
         entry |= {"headers": message.headers, "tag": message.tag}
     except RemoteProtocolError as error:

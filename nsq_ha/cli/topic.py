@@ -18,6 +18,7 @@ from nsq_ha.cli.output import (
     columns_of,
     in_order,
     number,
+    picked,
     print_fitting,
     print_json,
     print_table,
@@ -352,7 +353,7 @@ def _as_dict(found: TopicDescription) -> dict[str, Any]:
         nsqds = [
             {
                 "nsqd": _leader(entry),
-                "messages": entry.stats.messages if entry.stats else None,
+                **picked(entry.stats, "messages"),
                 "without_channel": entry.stats.unrouted if entry.stats else None,
                 "channels": _channels(entry),
             }
@@ -365,7 +366,7 @@ def _as_dict(found: TopicDescription) -> dict[str, Any]:
             "leader": _leader(entry),
             "writable": entry.writable,
             "replicas": list(entry.replicas),
-            **{name: getattr(entry.stats, name, None) for name in ("messages", "begin_offset", "end_offset")},
+            **picked(entry.stats, "messages", "begin_offset", "end_offset"),
             "channels": _channels(entry),
         }
         for entry in found.partitions
@@ -375,9 +376,8 @@ def _as_dict(found: TopicDescription) -> dict[str, Any]:
 
 
 def _channels(entry: PartitionDescription) -> dict[str, Any]:
-    figures = ("depth", "in_flight", "deferred", "clients", "paused")
     channels = entry.stats.channels if entry.stats else ()
-    return {channel.name: {name: getattr(channel, name) for name in figures} for channel in channels}
+    return {each.name: picked(each, "depth", "in_flight", "deferred", "clients", "paused") for each in channels}
 
 
 def _print_leaders(view: TopicView, title: str, *, as_json: bool | None) -> None:

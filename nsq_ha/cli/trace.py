@@ -20,6 +20,7 @@ from nsq_ha.cli.output import (
     clean,
     local_time,
     number,
+    picked,
     print_fitting,
     print_json,
     print_table,
@@ -183,19 +184,14 @@ async def _ask_cluster(
 def _as_dict(life: MessageLife) -> dict[str, Any]:
     stored = life.stored
     return {
-        "topic": life.topic,
-        "partition": life.partition,
-        "internal_id": life.internal_id,
+        **picked(life, "topic", "partition", "internal_id"),
         "trace_id": stored.trace_id if stored is not None else next((e.get("trace_id") for e in life.events), None),
         "offset": life.offset,
-        "number": getattr(stored, "number", None),
-        "timestamp_ns": getattr(stored, "timestamp_ns", None),
+        **picked(stored, "number", "timestamp_ns"),
         "stored": stored is not None,
-        "body": getattr(stored, "body", None),
+        **picked(stored, "body"),
         "headers": getattr(stored, "headers", None) or None,
-        "channels": life.channels,
-        "events": life.events,
-        "note": life.note,
+        **picked(life, "channels", "events", "note"),
     }
 
 

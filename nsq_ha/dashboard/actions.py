@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -58,6 +58,13 @@ class ActionTarget:
         """What is typed to confirm a loss."""
         return self.channel or self.topic
 
+    @property
+    def arguments(self) -> tuple[str | int | None, ...]:
+        """What the method of an admin client takes."""
+        if self.partition is not None:
+            return self.topic, self.partition, self.to or None
+        return self.topic, *(each for each in (self.channel, self.nsqd, int(self.to or 0)) if each)
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
@@ -67,7 +74,6 @@ class Action:
         label: The text of its button.
         effect: What it does, for its confirmation.
         done: The text of its event.
-        run: Does it.
         is_lossy: Messages are lost, so the name must be typed.
         scope: What it is for.
         only: It needs a server of this kind; empty for both.
@@ -77,7 +83,6 @@ class Action:
     label: str
     effect: str
     done: str
-    run: Callable[[AdminClient, ActionTarget], Awaitable[object]]
     is_lossy: bool = False
     scope: Scope = "channel"
     only: Literal["partitioned", "plain", ""] = ""
@@ -89,19 +94,16 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Pause",
         "Its consumers stay connected and get no messages until it is resumed. Those in flight can still be finished.",
         "an operator paused it",
-        lambda admin, to: admin.pause_channel(to.topic, to.channel, timeout=LIMIT),
     ),
     "unpause": Action(
         "Resume",
         "Its consumers get messages again.",
         "an operator resumed it",
-        lambda admin, to: admin.unpause_channel(to.topic, to.channel, timeout=LIMIT),
     ),
     "skip": Action(
         "Skip",
         "All messages of the channel are dropped, those that wait and new ones, until skipping is stopped.",
         "an operator had it skip its messages",
-        lambda admin, to: admin.skip_channel(to.topic, to.channel, timeout=LIMIT),
         is_lossy=True,
         only="partitioned",
     ),
@@ -109,21 +111,18 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Stop skipping",
         "New messages are delivered again. Those that were skipped stay dropped.",
         "an operator had it stop skipping",
-        lambda admin, to: admin.unskip_channel(to.topic, to.channel, timeout=LIMIT),
         only="partitioned",
     ),
     "empty": Action(
         "Empty",
         "All messages of the channel that are not finished are dropped, delayed ones, too. Other channels keep theirs.",
         "an operator emptied it",
-        lambda admin, to: admin.empty_channel(to.topic, to.channel, timeout=LIMIT),
         is_lossy=True,
     ),
     "move-leader": Action(
         "Move leader",
         "Another replica becomes the leader. Publishing and reading pause for a moment; no message is lost.",
         "an operator moved its leader",
-        lambda admin, to: admin.move_leader(to.topic, to.partition or 0, to.to or None, timeout=LIMIT),
         scope="partition",
         only="partitioned",
     ),
@@ -131,28 +130,24 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Deliver all again",
         "Its consumers get all messages again that the topic still holds, from the oldest on.",
         "an operator moved it to the oldest message",
-        lambda admin, to: admin.reset_channel(to.topic, to.channel, timeout=LIMIT),
         only="partitioned",
     ),
     "delete-channel": Action(
         "Delete channel",
         "The channel and its messages are gone. Stop its consumers first: they would create it again.",
         "an operator deleted it",
-        lambda admin, to: admin.delete_channel(to.topic, to.channel, timeout=LIMIT),
         is_lossy=True,
     ),
     "create-channel": Action(
         "Create channel",
         "It gets all messages that are published from now on, and on a plain topic without channel those that wait.",
         "an operator created it",
-        lambda admin, to: admin.create_channel(to.topic, to.channel, timeout=LIMIT),
         asks=("channel", "Name of the channel"),
     ),
     "delete-topic": Action(
         "Delete topic",
         "The topic, its channels and all messages are gone. Stop its producers first: they may create it again.",
         "an operator deleted the topic",
-        lambda admin, to: admin.delete_topic(to.topic, timeout=LIMIT),
         is_lossy=True,
         scope="topic",
     ),
@@ -160,7 +155,6 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Create topic",
         "With the usual number of replicas; nsq-ha topic create has all settings.",
         "an operator created the topic",
-        lambda admin, to: admin.create_topic(to.topic, int(to.to), timeout=LONG),
         scope="topic",
         asks=("to", "Partitions (1 on a plain cluster)"),
     ),
@@ -168,7 +162,6 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Add partitions",
         "Keys move to other partitions, so the order of a key is not kept across the change. There is no way back.",
         "an operator added partitions",
-        lambda admin, to: admin.expand(to.topic, int(to.to), timeout=LONG),
         scope="topic",
         only="partitioned",
         asks=("to", "New total number of partitions"),
@@ -177,7 +170,6 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Pause topic",
         "Its channels get no new messages until it is resumed; the nsqds keep them.",
         "an operator paused the topic",
-        lambda admin, to: admin.pause_topic(to.topic, timeout=LIMIT),
         scope="topic",
         only="plain",
     ),
@@ -185,7 +177,6 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Resume topic",
         "Its channels get messages again.",
         "an operator resumed the topic",
-        lambda admin, to: admin.unpause_topic(to.topic, timeout=LIMIT),
         scope="topic",
         only="plain",
     ),
@@ -194,7 +185,6 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "The messages that are in no channel yet, since the topic is paused or has none, are dropped. Channels keep"
         " theirs.",
         "an operator emptied the topic",
-        lambda admin, to: admin.empty_topic(to.topic, timeout=LIMIT),
         is_lossy=True,
         scope="topic",
         only="plain",
@@ -204,18 +194,25 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Those who look the topic up do not find this nsqd: producers on a partitioned cluster, until it is restored;"
         " new consumers on a plain one, for some time.",
         "an operator tombstoned the nsqd for the topic",
-        lambda admin, to: admin.tombstone_node(to.topic, to.nsqd, timeout=LIMIT),
         scope="nsqd",
     ),
     "restore": Action(
         "Restore",
         "Those who look the topic up find this nsqd again.",
         "an operator restored the nsqd for the topic",
-        lambda admin, to: admin.restore_node(to.topic, to.nsqd, timeout=LIMIT),
         scope="nsqd",
         only="partitioned",
     ),
 }
+
+
+async def run(admin: AdminClient, name: str, target: ActionTarget) -> None:
+    """Do an action, which is named like the method of an admin client."""
+    scope, timeout = ACTIONS[name].scope, LIMIT
+    end = {"channel": "_channel", "nsqd": "_node"}.get(scope, "")
+    if scope == "topic" and target.to:
+        timeout = LONG
+    await getattr(admin, name.replace("-", "_").removesuffix(end) + end)(*target.arguments, timeout=timeout)
 
 
 def _number(text: str) -> int:

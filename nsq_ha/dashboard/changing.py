@@ -19,7 +19,7 @@ from urllib.parse import quote
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from nsq_ha.admin.reading import Reading
-from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, target_of
+from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, run, target_of
 from nsq_ha.dashboard.guard import (
     LIFETIME,
     BrowserSession,
@@ -205,7 +205,7 @@ class Changing:
     async def _do(self, name: str, target: ActionTarget, address: str) -> Page:
         failure: NsqError | None = None
         try:
-            await ACTIONS[name].run(self._admin, target)
+            await run(self._admin, name, target)
         except NsqError as error:
             failure = error
         except asyncio.CancelledError:
