@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.message import TAG_KEY
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.sharding import murmur3
 
@@ -33,9 +34,6 @@ MAX_COUNT: Final = 500
 
 MAX_SCANNED: Final = 5000
 """Messages that are read for one look."""
-
-TAG_KEY: Final = "##client_dispatch_tag"
-"""The header that has a message's tag."""
 
 _AT_ONCE: Final = 4
 """Requests at the same time; with more, looking for a free connection costs more than it saves."""

@@ -217,7 +217,8 @@ class ClusterAdmin(AdminBase):
         params = {"topic": topic, "node": f"{node.host}:{node.http_port}"} | ({"restore": "true"} if restore else {})
 
         async def mark(url: str) -> str:
-            if text := await plain.tell(self._leading, f"{url}/topic/tombstone", params):
+            [(_, text)] = await self._leading.tell([url], "/topic/tombstone", params)
+            if text:
                 return text
             try:
                 infos = await self._leading.lookupd(url).nodes()

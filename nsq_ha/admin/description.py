@@ -377,18 +377,17 @@ _COUNTS: Final = (
 
 
 def _sum(channels: Sequence[ChannelStats]) -> ChannelStats:
-    counts: Any = {name: sum(getattr(channel, name) for channel in channels) for name in _COUNTS}
+    found: Any = {name: sum(getattr(channel, name) for channel in channels) for name in _COUNTS}
+    for name in ("paused", "skipped"):
+        found[f"{name}_at"] = sum(getattr(channel, name) for channel in channels)
+        found[name] = found[f"{name}_at"] > 0
     return ChannelStats(
         name=channels[0].name,
-        **counts,
-        paused=any(channel.paused for channel in channels),
-        skipped=any(channel.skipped for channel in channels),
+        **found,
         oldest_at=min((channel.oldest_at for channel in channels if channel.oldest_at is not None), default=None),
         latency=_longest([channel.latency for channel in channels if channel.latency is not None]),
         connections=tuple(connection for channel in channels for connection in channel.connections),
         places=len(channels),
-        paused_at=sum(channel.paused for channel in channels),
-        skipped_at=sum(channel.skipped for channel in channels),
     )
 
 

@@ -13,7 +13,6 @@ Source: server protocol 11; server failures 2, 3.6, 3.7.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
@@ -154,6 +153,22 @@ class Leading:
             await asyncio.sleep(pause)
             # An unstable cluster stays so for minutes, and logs each attempt.
             pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    async def tell(self, urls: Iterable[str], path: str, params: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Send a change to some nsqlookupds once.
+
+        Returns:
+            Their base URLs, each with the reason why it failed; empty if it did not.
+        """
+
+        async def one(url: str) -> tuple[str, str]:
+            try:
+                body = await ask(self.http, "POST", url + path, timeout=self.timeout, params=params)
+            except (TransportError, RemoteProtocolError) as error:
+                return url, str(error)
+            return url, "" if body.status == 200 else body.message or f"HTTP status {body.status}"
+
+        return await asyncio.gather(*map(one, urls))
 
     async def leader(self, call: Bounded) -> str:
         """Return the base URL of the leading nsqlookupd; wait until there is one.
@@ -349,15 +364,8 @@ async def until_usable(
             call.last = unled(usable, partitions)
         if loop.time() >= nudge_at:
             nudge_at = loop.time() + NUDGE_INTERVAL
-            await _nudge(leading, topic, call)
+            await leading.tell([await leading.leader(call)], "/topic/meta/update", {"topic": topic})
         await asyncio.sleep(PAUSE)
-
-
-async def _nudge(leading: Leading, topic: str, call: Bounded) -> None:
-    leader = await leading.leader(call)
-    with contextlib.suppress(NsqError):
-        url = leader + "/topic/meta/update"
-        await ask(leading.http, "POST", url, timeout=leading.timeout, params={"topic": topic})
 
 
 def unled(view: TopicView, partitions: int) -> NoLeaderError:

@@ -17,16 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.bounded import PAUSE
 from nsq_ha.admin.leading import Leading
-from nsq_ha.engine.http import ask
-from nsq_ha.errors import (
-    ConfigError,
-    LookupUnavailableError,
-    NsqError,
-    RemoteProtocolError,
-    ServerError,
-    TopicNotFoundError,
-    TransportError,
-)
+from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, ServerError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -89,15 +80,6 @@ async def delete_topic(leading: Leading, topic: str, call: Bounded) -> None:
         await asyncio.sleep(PAUSE)
 
 
-async def tell(leading: Leading, url: str, params: Mapping[str, str]) -> str:
-    """Send a change to one nsqlookupd. Return why it failed; empty if it did not."""
-    try:
-        body = await ask(leading.http, "POST", url, timeout=leading.timeout, params=params)
-    except (TransportError, RemoteProtocolError) as error:
-        return str(error)
-    return "" if body.status == 200 else body.message or f"HTTP status {body.status}"
-
-
 async def delete_at(leading: Leading, node: Node, topic: str) -> bool | NsqError:
     """Delete a topic at one nsqd. Return whether the nsqd had it, or the error."""
     try:
@@ -123,8 +105,6 @@ def merge_nodes(lists: Iterable[Iterable[NodeInfo]]) -> tuple[NodeInfo, ...]:
 
 async def tell_lookupds(leading: Leading, path: str, params: Mapping[str, str]) -> list[BaseException]:
     """Send a change to every nsqlookupd. Return the error that names those that failed, if there are any."""
-    urls = leading.servers.urls
-    outcomes = await asyncio.gather(*(tell(leading, url + path, params) for url in urls))
-    causes = tuple((url, text) for url, text in zip(urls, outcomes, strict=True) if text)
+    causes = tuple((url, text) for url, text in await leading.tell(leading.servers.urls, path, params) if text)
     what = f"not every nsqlookupd confirmed {path} for topic {params['topic']!r}: repeat the call when all answer"
     return [LookupUnavailableError(what, causes)] if causes else []

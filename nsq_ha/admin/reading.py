@@ -521,15 +521,10 @@ class Reading:
         return (entry.topic, None, entry.nsqd) if self.is_plain else (entry.topic, entry.partition, None)
 
     def _rows(self, row: FigureRow, channels: Iterable[ChannelStats], part: Part) -> list[FigureRow]:
-        row = replace(row, in_rate=self.published.get(part))
+        row, rates, is_plain = replace(row, in_rate=self.published.get(part)), self.rates, self.is_plain
         found = [
             # A plain nsqd never says how old a message is: 0 s for an empty channel would look like a figure.
-            replace(
-                row,
-                channel=each,
-                lag=None if self.is_plain else each.lag(self.at),
-                rates=self.rates.get((part, each.name)),
-            )
+            replace(row, channel=each, lag=None if is_plain else each.lag(self.at), rates=rates.get((part, each.name)))
             for each in channels
         ]
         return [*found, row] if row.unrouted or not found else found

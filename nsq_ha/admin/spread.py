@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 from nsq_ha.admin.bounded import PAUSE, several
 from nsq_ha.admin.leading import Leading
 from nsq_ha.admin.nsqd_http import NO_CHANNEL, NsqdHttp
-from nsq_ha.admin.plain import tell
 from nsq_ha.base.grouping import grouped
 from nsq_ha.errors import (
     AuthError,
@@ -204,9 +203,7 @@ class Spread(Generic[T]):
         """Send the change to every nsqlookupd of a plain cluster that has not confirmed it."""
         params = {"topic": self._topic} | ({} if self._channel is None else {"channel": self._channel})
         urls = [url for url in self._leading.servers.urls if f"nsqlookupd {url}" not in self._call.done]
-        for url, text in zip(
-            urls, await asyncio.gather(*(tell(self._leading, url + path, params) for url in urls)), strict=True
-        ):
+        for url, text in await self._leading.tell(urls, path, params):
             if text and not any(word in text for word in _ABSENT):
                 self._fail(f"nsqlookupd {url}", text)
             else:

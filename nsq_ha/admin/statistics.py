@@ -145,14 +145,9 @@ class StatsAdmin(AdminBase):
                     return PartitionDescription(number, None, is_writable, replicas=(), stats=None)
                 # The number of a plain nsqd is ours: it has one part of each topic, 0.
                 said = stats.get((leader, 0 if readable.is_plain else number))
-                return PartitionDescription(
-                    number,
-                    leader,
-                    is_writable,
-                    replicas=in_sync.get((leader, number), ()),
-                    stats=None if said is None else replace(said, partition=number),
-                    error=errors[leader],
-                )
+                own = None if said is None else replace(said, partition=number)
+                replicas = in_sync.get((leader, number), ())
+                return PartitionDescription(number, leader, is_writable, replicas, own, errors[leader])
 
             partitions = map(one, readable.leaders if readable.is_plain else range(readable.partition_num))
             return TopicDescription(readable, tuple(partitions), writable.note)

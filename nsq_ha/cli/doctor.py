@@ -134,11 +134,9 @@ async def _examine(
     else:
         described = facts.reading.details[topic]
         reason = taken_from(described, even_none=False)
-        report(
-            Finding(_ROUND_TRIP, "warning", f"not tried: {reason}, and this would take them away", _OTHER_TOPIC)
-            if reason
-            else await round_trip(cluster, described, timeout)
-        )
+        text = f"not tried: {reason}, and this would take them away"
+        refused = Finding(_ROUND_TRIP, "warning", text, _OTHER_TOPIC) if reason else None
+        report(refused or await round_trip(cluster, described, timeout))
 
 
 async def gather(cluster: ClusterAccess, admin: AdminClient, topic: str | None) -> Facts:

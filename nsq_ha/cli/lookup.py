@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsq_ha.cli.options import TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import cell, clean, print_json, print_table, wants_json, warn
+from nsq_ha.cli.output import cell, clean, picked, print_json, print_table, wants_json, warn
 from nsq_ha.cli.running import run
 from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
 from nsq_ha.policy.topology import LookupAnswer
@@ -247,19 +247,14 @@ def lookup(topic: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
 
 def _as_dict(view: View, views: Sequence[View]) -> dict[str, Any]:
     meta = view.readable.meta
-    partitions = {}
-    for number in partitions_of(views):
-        leader, writable = view.partition(number)
-        partitions[number] = {"leader": leader, "writable": writable}
+    names = ("leader", "writable")
     return {
-        "lookupd": view.lookupd,
-        "leads": view.leads,
-        "error": view.error,
-        "exists": view.readable.exists,
-        "partition_num": view.partition_num,
-        "ordered": meta.ordered if meta is not None else None,
+        **picked(view, "lookupd", "leads", "error"),
+        **picked(view.readable, "exists"),
+        **picked(view, "partition_num"),
+        **picked(meta, "ordered"),
         "replicas": meta.replica if meta is not None else None,
-        "partitions": partitions,
+        "partitions": {n: dict(zip(names, view.partition(n), strict=True)) for n in partitions_of(views)},
         "note": view.writable.note or None,
         "agree": agree(views),
         "differing": differing(views),
@@ -267,12 +262,8 @@ def _as_dict(view: View, views: Sequence[View]) -> dict[str, Any]:
 
 
 def _plain_as_dict(view: View) -> dict[str, Any]:
-    return {
-        "lookupd": view.lookupd,
-        "error": view.error,
-        "exists": view.readable.exists,
-        "nsqds": [node.address for node in view.readable.nodes or ()],
-    }
+    nsqds = [node.address for node in view.readable.nodes or ()]
+    return {**picked(view, "lookupd", "error"), **picked(view.readable, "exists"), "nsqds": nsqds}
 
 
 def _print_plain(topic: str, views: Sequence[View]) -> None:

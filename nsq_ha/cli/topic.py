@@ -137,14 +137,8 @@ def update(
         confirm(f"Delete all channels of {name} with their messages, and require registered ones?", yes=yes)
     if extended:
         confirm(f"Let messages of {name} have headers? It cannot be taken back.", yes=yes)
-    view = _change(
-        cluster,
-        name,
-        f"updating {name}",
-        lambda admin: admin.update_topic(
-            name, extended=True if extended else None, disable_channel_auto_create=register_channels, **options
-        ),
-    )
+    options |= {"extended": True if extended else None, "disable_channel_auto_create": register_channels}
+    view = _change(cluster, name, f"updating {name}", lambda admin: admin.update_topic(name, **options))
     settings = {"topic": name, "partitions": view.partition_num, **_settings(view.meta)}
     del settings["multi_part"]
     if wants_json(as_json):
@@ -390,13 +384,9 @@ def _print_leaders(view: TopicView, title: str, *, as_json: bool | None) -> None
 
 def _print_channels(found: TopicDescription) -> None:
     """Print the figures of each channel by partition, or by nsqd of a plain topic."""
+    topic, is_plain = found.view.topic, found.view.is_plain
     rows = [
-        FigureRow(
-            topic=found.view.topic,
-            partition=None if found.view.is_plain else entry.partition,
-            nsqd=_leader(entry),
-            channel=channel,
-        )
+        FigureRow(topic=topic, partition=None if is_plain else entry.partition, nsqd=_leader(entry), channel=channel)
         for entry in found.partitions
         for channel in (entry.stats.channels if entry.stats else ())
     ]

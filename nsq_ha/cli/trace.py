@@ -209,18 +209,12 @@ def _print(life: MessageLife) -> None:
     if rows:
         print_table(["what", "value"], rows, title=title)
     if life.events:
-        first = life.events[0]["time_ns"]
-        print_table(
-            ["time", "after ms#", "event", "channel", "attempt#", "nsqd"],
-            [
-                (
-                    local_time(event["time_ns"]),
-                    f"{(event['time_ns'] - first) / 1e6:,.3f}",
-                    *map(event.get, ("event", "channel", "attempt", "nsqd")),
-                )
-                for event in life.events
-            ],
-        )
+        first, names = life.events[0]["time_ns"], ("event", "channel", "attempt", "nsqd")
+        steps = [
+            (local_time(each["time_ns"]), f"{(each['time_ns'] - first) / 1e6:,.3f}", *map(each.get, names))
+            for each in life.events
+        ]
+        print_table(["time", "after ms#", "event", "channel", "attempt#", "nsqd"], steps)
     if life.note:
         click.echo(clean(life.note))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -231,23 +232,13 @@ def charts(board: Board, *wanted: Chart, topic: str = "") -> Html:
         if period.trouble in OUTAGES
         and (not topic or period.subject == "cluster" or period.subject.rpartition("-")[0] == topic or is_plain)
     ]
-    return tag(
-        "div",
-        [
-            chart(
-                each.name,
-                each.title,
-                history.times,
-                [ChartLine(label, history.series(*key)) for label, key in each.series],
-                unit=each.unit,
-                periods=periods,
-                marks=marks,
-            )
-            for each in wanted
-            if each.name != "lag" or not board.reading.is_plain  # nobody knows it there
-        ],
-        class_="charts",
-    )
+    draw = partial(chart, times=history.times, periods=periods, marks=marks)
+    drawn = [
+        draw(name, title, unit=unit, lines=[ChartLine(label, history.series(*key)) for label, key in series])
+        for name, title, unit, series in wanted
+        if name != "lag" or not is_plain  # nobody knows it there
+    ]
+    return tag("div", drawn, class_="charts")
 
 
 def flow(*subject: str, published: Key) -> dict[str, Chart]:
