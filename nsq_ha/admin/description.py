@@ -537,7 +537,7 @@ def partition_stats(content: Stats) -> tuple[PartitionStats, ...]:
 
 def unfinished_of(content: Stats, topic: str, channel: str) -> Unfinished | None:
     """Return the messages that a channel still has to deliver. None if the node does not have the channel."""
-    found: Unfinished | None = None
+    found = []
     for entry in content.topics or []:
         for each in entry.channels or []:
             if (entry.topic_name, each.name) != (topic, channel):
@@ -549,16 +549,12 @@ def unfinished_of(content: Stats, topic: str, channel: str) -> Unfinished | None
             waiting = each.depth - each.deferred_count + unflushed if is_log else each.depth + entry.depth
             held = sum(client.in_flight for client in each.connections)
             delivered = each.in_flight - (each.deferred_count if is_log else 0)
-            before = found or Unfinished(0, 0, 0, 0, paused=False)
-            found = Unfinished(
-                waiting=before.waiting + max(0, waiting),
-                held=before.held + held,
-                orphaned=before.orphaned + max(0, delivered - held),
-                clients=before.clients + len(each.connections),
-                paused=before.paused or each.paused,
-                deferred=before.deferred + each.deferred,
-            )
-    return found
+            orphaned = max(0, delivered - held)
+            found.append((max(0, waiting), held, orphaned, len(each.connections), each.paused, each.deferred))
+    if not found:
+        return None
+    waiting, held, orphaned, clients, paused, deferred = map(sum, zip(*found, strict=True))
+    return Unfinished(waiting, held, orphaned, clients, paused=paused > 0, deferred=deferred)
 
 
 def _is_partition(text: str) -> bool:

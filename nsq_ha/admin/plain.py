@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.bounded import PAUSE
 from nsq_ha.admin.leading import Leading
-from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, ServerError, TopicNotFoundError
+from nsq_ha.errors import LookupUnavailableError, NsqError, ServerError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,29 +27,6 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
 
 _NO_TOPIC: Final = "TOPIC_NOT_FOUND"
-
-_LACKS: Final = {
-    "partitions": (1, "has no partitions"),
-    "replicas": (1, "keeps one copy of each message"),
-    "ordered": (False, "keeps no order"),
-    "multi_part": (None, "has no partitions"),
-    "extended": (False, "has no headers"),
-    "retention_days": (None, "keeps no finished messages"),
-    "sync_every": (None, "has it as an option of its own, -sync-every"),
-    "disable_channel_auto_create": (False, "creates every channel that a consumer names"),
-}
-"""Options of a new topic that need the partitioned server: their defaults, and what plain nsqd does instead."""
-
-
-def check_options(options: Mapping[str, object]) -> None:
-    """Reject options of a new topic that need the partitioned server.
-
-    Raises:
-        ConfigError: One of them has not its default.
-    """
-    for name, (default, reason) in _LACKS.items():
-        if options.get(name, default) != default:
-            raise ConfigError(f"remove {name}=: it needs the partitioned server, and plain nsqd {reason}")
 
 
 async def delete_topic(leading: Leading, topic: str, call: Bounded) -> None:

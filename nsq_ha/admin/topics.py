@@ -33,14 +33,6 @@ MAX_REPLICAS: Final = 5
 USUAL_REPLICAS: Final = 3
 """Number of replicas that lets writes continue after the loss of a node."""
 
-_RANGES: Final = {
-    "partitions": (1, MAX_PARTITIONS),
-    "replicas": (1, MAX_REPLICAS),
-    "retention_days": (0, 60),
-    "sync_every": (0, 4000),
-}
-"""The values that the server accepts."""
-
 _Shows = Callable[[PartitionStats | None, PartitionStats | None], bool]
 
 _OF_PLAIN: Final[Mapping[TopicAction, tuple[str, _Shows | None]]] = {
@@ -52,21 +44,35 @@ _OF_PLAIN: Final[Mapping[TopicAction, tuple[str, _Shows | None]]] = {
 
 
 class _Setting(NamedTuple):
-    """The names of a setting: in a request, and in a lookup's meta; empty if nsqlookupd does not show it."""
+    """A setting.
+
+    Attributes:
+        wire: Its name in a request.
+        meta: Its name in a lookup's meta; empty if nsqlookupd does not show it.
+        default: Its default, the only value on a plain cluster.
+        lacks: What plain nsqd does instead.
+        least: The smallest number that the server accepts.
+        most: The largest one.
+    """
 
     wire: str
     meta: str
+    default: object
+    lacks: str
+    least: int = 0
+    most: int = 0
 
 
+_NO_AUTO: Final = "disable_channel_auto_create"
 _SETTINGS: Final[Mapping[str, _Setting]] = {
-    "partitions": _Setting("partition_num", "partition_num"),
-    "replicas": _Setting("replicator", "replica"),
-    "ordered": _Setting("orderedmulti", "ordered"),
-    "extended": _Setting("extend", "extend_support"),
-    "multi_part": _Setting("multipart", "multi_part"),
-    "retention_days": _Setting("retention", ""),
-    "sync_every": _Setting("syncdisk", ""),
-    "disable_channel_auto_create": _Setting("disable_channel_auto_create", "disable_channel_auto_create"),
+    "partitions": _Setting("partition_num", "partition_num", 1, "has no partitions", 1, MAX_PARTITIONS),
+    "replicas": _Setting("replicator", "replica", 1, "keeps one copy of each message", 1, MAX_REPLICAS),
+    "ordered": _Setting("orderedmulti", "ordered", False, "keeps no order"),
+    "extended": _Setting("extend", "extend_support", False, "has no headers"),
+    "multi_part": _Setting("multipart", "multi_part", None, "has no partitions"),
+    "retention_days": _Setting("retention", "", None, "keeps no finished messages", 0, 60),
+    "sync_every": _Setting("syncdisk", "", None, "has it as an option of its own, -sync-every", 0, 4000),
+    _NO_AUTO: _Setting(_NO_AUTO, _NO_AUTO, False, "creates every channel that a consumer names"),
 }
 """The settings of a topic, by the arguments of :meth:`AdminClient.create_topic`."""
 
@@ -134,7 +140,7 @@ class TopicAdmin(AdminBase):
         }
         async with Bounded(f"creating topic {topic}", timeout) as call:
             if await self._leading.is_plain(topic, call):
-                plain.check_options(options | {"replicas": replicas or 1})
+                _check_plain(options | {"replicas": replicas or 1})
                 for refused in await plain.tell_lookupds(self._leading, "/topic/create", {"topic": topic}):
                     raise refused
                 return await self._leading.view(topic, "w", call)
@@ -384,7 +390,16 @@ def settings_of(meta: TopicMeta | None) -> dict[str, Any]:
     return {name: getattr(meta, setting.meta, None) for name, setting in _SETTINGS.items() if setting.meta}
 
 
+def _check_plain(options: Mapping[str, object]) -> None:
+    """Reject options of a new topic that need the partitioned server."""
+    for name, value in options.items():
+        if value != _SETTINGS[name].default:
+            raise ConfigError(
+                f"remove {name}=: it needs the partitioned server, and plain nsqd {_SETTINGS[name].lacks}"
+            )
+
+
 def _in_range(name: str, value: object) -> None:
-    least, most = _RANGES[name]
+    least, most = _SETTINGS[name][-2:]
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ConfigError(f"{name} must be {least}..{most}, not {shown(value)}")

@@ -243,18 +243,14 @@ class _Above(io.TextIOBase):
     ``rich`` has such a class, too, but without an encoding; so click writes around it, onto the bar.
     """
 
+    encoding: str = ""
+    errors: str | None = None
+
     def __init__(self, console: Console, stream: TextIO) -> None:
+        self.encoding, self.errors = stream.encoding, stream.errors
         self._console = console
         self._stream = stream
         self._begun = ""
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]  # typeshed has an attribute
-        return self._stream.encoding
-
-    @property
-    def errors(self) -> str | None:  # type: ignore[override]  # typeshed has an attribute
-        return self._stream.errors
 
     def isatty(self) -> bool:
         return True
