@@ -253,9 +253,7 @@ def _present(reading: Reading) -> Iterator[Incident]:
             yield Incident(
                 trouble="ill",
                 subject=address,
-                cause=f"nsqd {address} is not healthy"
-                if has_room
-                else f"nsqd {address} cannot write: its disk is full",
+                cause=f"nsqd {address} {'is not healthy' if has_room else 'cannot write: its disk is full'}",
                 effects=(f"it says {node.health[:200]}",),
                 remedy="look at its log, and at its disk" if has_room else "free space on its disk, and restart it",
                 detail=node.health[:400],

@@ -292,14 +292,8 @@ class ClusterAdmin(AdminBase):
                     "move_from": old.distributed_id,
                     "move_to": await self._destination(topic, partition, old, to),
                 }
-                await self._leading.change(
-                    "/topic/partition/move",
-                    params,
-                    call,
-                    done=_MOVED,
-                    known=_MOVED if accepted else "",
-                    timeout=timeout,
-                )
+                path, known = "/topic/partition/move", _MOVED if accepted else ""
+                await self._leading.change(path, params, call, done=_MOVED, known=known, timeout=timeout)
                 accepted = old
                 for _ in range(10):
                     new = (await self._leading.view(topic, "r", call)).leaders.get(partition)

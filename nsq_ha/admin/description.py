@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -285,8 +285,7 @@ class ClusterStats:
         return tuple(node for node in self.nodes if node.error)
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
+class Unfinished(NamedTuple):
     """The messages that a channel of one nsqd still has to deliver, in all its partitions.
 
     Attributes:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from nsq_ha.admin.causes import MISSING, incidents
-from nsq_ha.admin.incident import OF_CHANNELS, Incident, Trouble
+from nsq_ha.admin.incident import OF_CHANNELS, Trouble
 from nsq_ha.admin.words import counted, some
 from nsq_ha.options.checks import is_ip
 
@@ -31,8 +31,7 @@ TOLD: Final = "see the incidents above"
 # ---------------------------------------------------------------- the checks
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """The outcome of a check.
 
     Attributes:
@@ -66,11 +65,6 @@ class Facts:
     unreachable: Mapping[str, str] = field(default_factory=dict)
     clocks: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def incidents(self) -> Sequence[Incident]:
-        """What the reading alone shows, the worst first."""
-        return incidents(self.reading)
-
 
 _Outcome = tuple[Status, str] | tuple[Status, str, str]
 """The fields of a finding, without what was checked."""
@@ -90,7 +84,7 @@ def findings_of(facts: Facts) -> Iterator[Finding]:
 
 def _caused(facts: Facts, *troubles: Trouble) -> _Outcome | None:
     """Return what incidents of these kinds, which are told before, mean for a check. None if there are none."""
-    found = [each.is_bad for each in facts.incidents if each.trouble in troubles]
+    found = [each.is_bad for each in incidents(facts.reading) if each.trouble in troubles]
     return ("failed" if any(found) else "warning", TOLD) if found else None
 
 
@@ -200,7 +194,7 @@ _OF_PARTITIONS: Final[Mapping[str, tuple[Status, str, str]]] = {
 
 
 def _leaders(facts: Facts) -> _Outcome:
-    if any(each.unled for each in facts.incidents):
+    if any(each.unled for each in incidents(facts.reading)):
         return "failed", TOLD
     found = [_trouble(topic, entry) for topic in facts.reading.details.values() for entry in topic.partitions]
     for trouble, (status, text, remedy) in _OF_PARTITIONS.items():

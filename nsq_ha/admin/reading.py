@@ -289,15 +289,12 @@ class Reading:
         if not self.is_fresh:
             return self.memory
         led = grouped((address, partition) for partition, address in self.leaders.items())
+        waits = dict[str, int]()
         for address, node in self.nodes.items() if self.is_plain else ():
             led[address] = [(entry.topic, 0) for entry in node.partitions if _waiting(entry)]
+            waits[address] = sum(map(_waiting, node.partitions))
         answering = {
-            address: Sighting(
-                self.at,
-                node.node,
-                frozenset(led.get(address, ())[:MAX_LED]),
-                sum(map(_waiting, node.partitions)) if self.is_plain else 0,
-            )
+            address: Sighting(self.at, node.node, frozenset(led.get(address, ())[:MAX_LED]), waits.get(address, 0))
             for address, node in self.nodes.items()
             if not node.error and address not in self.absent
         }
@@ -491,10 +488,7 @@ class Reading:
         done = _done_plain if self.is_plain else _done
         for part, new, old, seconds in self._compared():
             known = {channel.name: channel for channel in old.channels}
-            for channel in new.channels:
-                was = known.get(channel.name)
-                if was is None:
-                    continue
+            for channel, was in ((each, known[each.name]) for each in new.channels if each.name in known):
                 grown = [done(channel) - done(was)]
                 # A new leader has the log of the former one, but counts these from its own start.
                 is_same = new.nsqd == old.nsqd

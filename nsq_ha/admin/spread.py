@@ -12,8 +12,7 @@ Source: server protocol 12; youzan/nsq and upstream ``internal/clusterinfo/data.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
 from nsq_ha.admin.bounded import PAUSE, several
 from nsq_ha.admin.leading import Leading
@@ -56,8 +55,7 @@ _NSQD: Final = "nsqd "
 _UNKNOWN: Final = object()
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
+class _Target(NamedTuple):
     """Where a channel is.
 
     Attributes:

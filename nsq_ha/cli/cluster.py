@@ -81,14 +81,20 @@ class ClusterAccess:
         tls, lookupd_tls = (cast("TlsConfig | None", known.get(name)) for name in ("tls", "lookupd_tls"))
         return cls(urls, tls, lookupd_tls, given)
 
-    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
+    def producer(self, timeout: float | None = None, **options: Unpack[ProducerOptions]) -> Producer:
         """Return a producer. ``options`` win over flags, and these over the environment.
+
+        Args:
+            timeout: The option ``publish_timeout``. None for that of the environment.
+            **options: Others.
 
         Raises:
             ConfigError: An option is wrong.
         """
         from nsq_ha import Producer  # a command loads the client that it uses
 
+        if timeout is not None:
+            options["publish_timeout"] = timeout
         return Producer(config=config_from_env(ProducerConfig, {**self._given, **options}))
 
     def consumer(self, topic: str, channel: str, **options: Unpack[ConsumerOptions]) -> Consumer:

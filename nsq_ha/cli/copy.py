@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -39,8 +38,7 @@ _LAST_ANSWERS: Final = 5.0
 """Seconds to wait for the answers to publishes at the end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyOptions:
+class CopyOptions(NamedTuple):
     """The options of the command, by their names."""
 
     rate: float | None
@@ -50,8 +48,7 @@ class CopyOptions:
     timeout: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """How a message of the source becomes one of the target.
 
     Attributes:
@@ -195,8 +192,7 @@ async def _copy(
     if options.rate is not None:
         reading["max_rate"] = options.rate
     consumer = cluster.consumer(source, chosen.channel or CHANNEL_OF_COPIES, **reading)
-    producer = to.producer() if options.timeout is None else to.producer(publish_timeout=options.timeout)
-    async with producer, consumer, losses_reported(consumer, kind):
+    async with to.producer(options.timeout) as producer, consumer, losses_reported(consumer, kind):
         total = await chosen.total(cluster, consumer)
         expands = route.body_only and found.meta is not None and found.meta.extend_support
         most = min(chosen.max_in_flight or _MOST, _MOST_EXPANDED if expands else _MOST, chosen.count or _MOST)

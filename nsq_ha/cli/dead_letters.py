@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -54,8 +53,7 @@ _PREVIEW: Final = 60
 _IN_FLIGHT: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Which:
+class Which(NamedTuple):
     """Which dead letters are meant.
 
     Attributes:
@@ -70,11 +68,6 @@ class Which:
     by: str | None = None
     error: str | None = None
 
-    @property
-    def is_all(self) -> bool:
-        """Whether nothing restricts them."""
-        return self == Which()
-
     def has(self, message: Message, letter: DeadLetter) -> bool:
         """Return whether a dead letter is one of them."""
         found = letter.provenance
@@ -86,6 +79,8 @@ class Which:
             and self.error in (None, kind, kind.rpartition(".")[2])
         )
 
+
+ALL: Final = Which()
 
 SAMPLE: Final = 1000
 """Messages after which a topic without a dead letter is taken for an ordinary one."""
@@ -351,12 +346,11 @@ def replay_letters(
     Exit code 1 if one was not replayed, or not all could be read. The report says if it may be stored nevertheless.
     """
     which = Which(frozenset(ids), **filters)
-    if is_all is not which.is_all:
+    if is_all is not (which == ALL):
         raise click.UsageError("give IDS, a filter such as --error, or --all" + (", not both" if is_all else ""))
     if not dry_run:
         confirm(f"Publish {'all' if is_all else 'these'} dead letters of {topic} again?", yes=yes)
-    options: Any = {} if timeout is None else {"publish_timeout": timeout}
-    replayer = Replayer(cluster.producer(**options), target, dry_run=dry_run)
+    replayer = Replayer(cluster.producer(timeout), target, dry_run=dry_run)
     try:
         run(_replay(cluster, topic, which, replayer, channel))
     except BaseException:  # interrupted, too
@@ -433,10 +427,10 @@ class Replayer:
 async def _replay(cluster: ClusterAccess, topic: str, which: Which, replayer: Replayer, channel: str | None) -> None:
     found = await require_topic(cluster, topic)
     _check_ids(which, is_plain=found.meta is None)
-    if replayer.dry_run or not (which.is_all or found.meta is None):
+    if replayer.dry_run or not (which == ALL or found.meta is None):
         # All are read first: while they wait for publishes, nsqd would take back those of the scan.
         read = await _found(cluster, topic, which, None, channel, keep=lambda each, _: each, unread=replayer.unread)
-        is_rest = which.is_all and found.meta is not None
+        is_rest = which == ALL and found.meta is not None
         passed = await _passed(cluster, topic, channel or CHANNEL_OF_REPLAYS) if is_rest else {}
         async with replayer.producer:
             with Progress("replayed", len(read)) as progress:

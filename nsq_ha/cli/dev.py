@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import re
 import socket
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 import msgspec
 
-from nsq_ha.cli.options import Number, json_option
+from nsq_ha.cli.options import FILE_NAME, Number, json_option
 from nsq_ha.cli.output import print_json, print_table, wants_json
 from nsq_ha.cli.running import failures, run
 from nsq_ha.errors import NsqError
@@ -30,8 +30,7 @@ NSQD_PORT: Final = 4150
 RETAIN_BYTES: Final = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A topic to create at the start."""
 
     name: str
@@ -40,7 +39,7 @@ class Wanted:
     extended: bool = False
 
 
-_KINDS: Final = ("ordered", "extended")
+_WANTED: Final = re.compile(r"([^:]*)(?::([0-9]+)((?::ordered|:extended)*))?")
 
 
 _OF_LETTERS: Final = ("archive", "clerk", "count", "office", "post", "print", "read", "scan", "send", "stamp")
@@ -69,12 +68,12 @@ class WantedTopic(click.ParamType[Wanted]):
         """Return the parts, or fail with the reason."""
         if isinstance(value, Wanted):
             return value
-        name, *rest = str(value).split(":")
-        number, *kinds = rest or ["1"]
-        known = len(set(kinds)) == len(kinds) and set(kinds) <= set(_KINDS)
-        if not known or not (number.isascii() and number.isdigit()):
+        found = _WANTED.fullmatch(str(value))
+        kinds = [] if found is None else (found[3] or "").split(":")[1:]
+        if found is None or len(set(kinds)) < len(kinds):
             text = "write NAME, NAME:PARTITIONS, NAME:PARTITIONS:ordered, NAME:PARTITIONS:extended or"
             self.fail(f"{text} NAME:PARTITIONS:ordered:extended", param, ctx)
+        name, number = found[1], found[2] or "1"
         if not 1 <= int(number[:9]) <= MAX_PARTITIONS:
             self.fail(f"partitions are 1..{MAX_PARTITIONS}", param, ctx)
         try:
@@ -86,7 +85,6 @@ class WantedTopic(click.ParamType[Wanted]):
 _PORT = click.IntRange(1, 65534)
 _BYTES = click.IntRange(1, 2**31 - 1)
 _SECONDS = Number(0.001, 2**31)
-_FILE = click.Path(exists=True, dir_okay=False)
 
 
 @click.command(short_help="Run a cluster on this machine.")
@@ -124,9 +122,9 @@ _FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--max-req-timeout", type=_SECONDS, help="Seconds of the longest delay of a requeue.")
 @click.option("--max-heartbeat-interval", type=_SECONDS, help="Seconds of the longest heartbeat interval.")
 @click.option("--max-rdy-count", type=click.IntRange(1), help="Largest RDY of a connection.")
-@click.option("--tls-cert", type=_FILE, help="Certificate of the nsqds, PEM. Clients may then switch to TLS.")
-@click.option("--tls-key", type=_FILE, help="Key of the certificate, PEM. Default: in the file of the certificate.")
-@click.option("--tls-root-ca-file", type=_FILE, help="CA of the certificates of clients, PEM.")
+@click.option("--tls-cert", type=FILE_NAME, help="Certificate of the nsqds, PEM. Clients may then switch to TLS.")
+@click.option("--tls-key", type=FILE_NAME, help="Key of the certificate, PEM. Default: in the file of the certificate.")
+@click.option("--tls-root-ca-file", type=FILE_NAME, help="CA of the certificates of clients, PEM.")
 @click.option(
     "--tls-client-auth-policy",
     type=click.Choice(["require-verify"]),
@@ -134,7 +132,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
 )
 @click.option(
     "--auth-file",
-    type=_FILE,
+    type=FILE_NAME,
     help="JSON object of secrets, and for each the answer of an auth server. The nsqds then ask for AUTH.",
 )
 @json_option

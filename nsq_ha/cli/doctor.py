@@ -8,7 +8,7 @@ import re
 import secrets
 import ssl
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from nsq_ha.admin.bounded import several
+from nsq_ha.admin.causes import incidents
 from nsq_ha.admin.consuming import STILL, unsettled
 from nsq_ha.admin.findings import TOLD, Facts, Finding, findings_of
 from nsq_ha.admin.words import counted
@@ -84,7 +85,7 @@ def doctor(cluster: ClusterAccess, as_json: bool | None, *, topic: str | None, t
     def report(finding: Finding) -> None:
         if finding.text != TOLD:  # one cause counts once
             statuses.append(finding.status)
-        print_json(asdict(finding)) if wants_json(as_json) else _print(finding)
+        print_json(finding._asdict()) if wants_json(as_json) else _print(finding)
 
     run(_examine(cluster, topic, timeout, report))
     failed, warned = statuses.count("failed"), statuses.count("warning")
@@ -121,7 +122,7 @@ async def _examine(
         report(Finding("agreement of nsqlookupds", "failed", str(error), "remove the addresses of the other cluster"))
         return
     reading = facts.reading
-    for each in facts.incidents:
+    for each in incidents(reading):
         text = f"{each.sentence(reading.at)} ({each.detail})" if each.detail else each.sentence(reading.at)
         report(Finding("incident", "failed" if each.is_bad else "warning", text, each.remedy))
     if reading.unanswered or not reading.is_fresh:

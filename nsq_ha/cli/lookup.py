@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -34,8 +32,7 @@ PAUSE = 0.5
 """Seconds between two requests for a topic that no nsqd has."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """One nsqlookupd's answers.
 
     Attributes:
@@ -63,8 +60,7 @@ class View:
         return (None, False) if node is None else (node.address, self.writable.partitions.get(number) == node)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundTopic:
+class FoundTopic(NamedTuple):
     """A topic.
 
     Attributes:
@@ -136,7 +132,7 @@ async def ask_all(cluster: ClusterAccess, topic: str) -> list[View]:
     others = dict.fromkeys(url for found in lists for url in found.nodes if url not in cluster.lookupd)
     views = [*given, *await asyncio.gather(*(_ask(cluster, url, topic) for url in others))]
     leaders = {found.leader for found in lists}
-    views = [dataclasses.replace(view, leads=view.lookupd in leaders) for view in views]
+    views = [view._replace(leads=view.lookupd in leaders) for view in views]
     return sorted(views, key=lambda view: not view.leads)
 
 

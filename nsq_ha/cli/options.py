@@ -65,7 +65,7 @@ PARTITION: Final = click.IntRange(0, MAX_PARTITION_ID)
 # ---------------------------------------------------------------- the cluster
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-_FILE: Final = click.Path(exists=True, dir_okay=False, readable=True)
+FILE_NAME: Final = click.Path(exists=True, dir_okay=False)
 
 
 _lookupd_option: Callable[[_Command], _Command] = click.option(
@@ -81,26 +81,26 @@ _lookupd_option: Callable[[_Command], _Command] = click.option(
 _CERTIFICATES: Final = (
     click.option(
         "--tls-ca",
-        type=_FILE,
+        type=FILE_NAME,
         help="Connect to nsqds with TLS, and trust the authorities in this PEM file, also for https nsqlookupds.",
     ),
     click.option(
         "--cert",
         "--tls-cert",
         "cert",
-        type=_FILE,
+        type=FILE_NAME,
         help="Client certificate, PEM. Connect to nsqds with TLS and show it.",
     ),
     # Not --key, which is the key of a message.
     click.option(
         "--tls-key",
         "key_file",
-        type=_FILE,
+        type=FILE_NAME,
         help="Key of the certificate, PEM. Default: in the file of the certificate.",
     ),
 )
 _SECRET: Final = click.option(
-    "--auth-secret-file", type=_FILE, help="File whose first line is the secret for nsqds that require AUTH."
+    "--auth-secret-file", type=FILE_NAME, help="File whose first line is the secret for nsqds that require AUTH."
 )
 
 

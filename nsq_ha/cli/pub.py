@@ -127,12 +127,8 @@ def pub(topic: str, cluster: ClusterAccess, **options: object) -> bool:
 async def _pub(topic: str, cluster: ClusterAccess, stream: BinaryIO, options: PubOptions) -> int:
     found = await require_topic(cluster, topic)
     _check(topic, found, options)
-    chosen: ProducerOptions = {}
-    if options.trace:
-        chosen["trace"] = True
-    if options.timeout is not None:
-        chosen["publish_timeout"] = options.timeout
-    async with cluster.producer(**chosen) as producer:
+    chosen: ProducerOptions = {"trace": True} if options.trace else {}
+    async with cluster.producer(options.timeout, **chosen) as producer:
         publisher = LinePublisher(producer, topic, found.meta, options)
         began = time.monotonic()
         try:

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
@@ -161,15 +161,10 @@ def selection_options(verb: str, start: str) -> Callable[[Callable[..., Any]], C
 
 def reading_options(partitions: tuple[int, ...], start: StartFrom | None, max_in_flight: int | None) -> ConsumerOptions:
     """Return the options that the environment must not change."""
+    given = {"partitions": partitions or None, "start_from": start, "max_in_flight": max_in_flight}
     # Every message is finished, so none is given up.
-    chosen: ConsumerOptions = {"max_attempts": None, "on_give_up": None, "dead_letter_topic": None}
-    if partitions:
-        chosen["partitions"] = partitions
-    if start is not None:
-        chosen["start_from"] = start
-    if max_in_flight is not None:
-        chosen["max_in_flight"] = max_in_flight
-    return chosen
+    fixed = {"max_attempts": None, "on_give_up": None, "dead_letter_topic": None}
+    return cast("ConsumerOptions", fixed | {name: value for name, value in given.items() if value is not None})
 
 
 @contextlib.asynccontextmanager

@@ -66,11 +66,8 @@ def top(cluster: ClusterAccess, *, count: int | None, **options: Any) -> None:  
     """
     name = cluster.lookupd[0] + (f" +{len(cluster.lookupd) - 1}" if cluster.lookupd[1:] else "")
     screen = Screen(name, **options)
-    run(
-        _top(cluster, screen, count),
-        stopped=None if count is not None and not sys.stdout.isatty() else 0,
-        has_end=count is not None,
-    )
+    has_end = count is not None
+    run(_top(cluster, screen, count), stopped=None if has_end and not sys.stdout.isatty() else 0, has_end=has_end)
 
 
 async def _top(cluster: ClusterAccess, screen: Screen, count: int | None) -> int:

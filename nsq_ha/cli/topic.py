@@ -162,12 +162,8 @@ def move_leader(
 
     Producers and consumers follow by themselves. For minutes after a node joined or left, the cluster refuses it.
     """
-    leader = _change(
-        cluster,
-        name,
-        f"moving the leader of {name}",
-        lambda admin: admin.move_leader(name, partition, to, timeout=timeout),
-    )
+    what = f"moving the leader of {name}"
+    leader = _change(cluster, name, what, lambda admin: admin.move_leader(name, partition, to, timeout=timeout))
     if wants_json(as_json):
         print_json({"topic": name, "partition": partition, "leader": leader.address})
     else:
@@ -337,10 +333,6 @@ def _settings(meta: TopicMeta | None) -> dict[str, Any]:
     return settings | {"register_channels": settings.pop("disable_channel_auto_create")}
 
 
-def _leaders(view: TopicView) -> dict[int, str]:
-    return {partition: node.address for partition, node in sorted(view.leaders.items())}
-
-
 def _as_dict(found: TopicDescription) -> dict[str, Any]:
     topic, depth = found.view.topic, dict(found.depth)
     if found.view.is_plain:
@@ -375,7 +367,7 @@ def _channels(entry: PartitionDescription) -> dict[str, Any]:
 
 
 def _print_leaders(view: TopicView, title: str, *, as_json: bool | None) -> None:
-    leaders = _leaders(view)
+    leaders = {partition: node.address for partition, node in sorted(view.leaders.items())}
     if wants_json(as_json):
         print_json({"topic": view.topic, "partitions": view.partition_num, "leaders": leaders})
     else:

@@ -130,13 +130,9 @@ def message(
     else:
         _print(life)
     if not life.events and life.stored is None:
-        raise click.ClickException(_not_found(life, number, by_trace=by_trace))
-
-
-def _not_found(life: MessageLife, number: int, *, by_trace: bool) -> str:
-    kind = "trace id" if by_trace else "id"
-    where = "in the logs" if life.topic is None else f"of topic {life.topic!r}"
-    return f"no message {where} has the {kind} {number}" + (f": {life.note}" if life.note else "")
+        kind, why = "trace id" if by_trace else "id", f": {life.note}" if life.note else ""
+        where = "in the logs" if life.topic is None else f"of topic {life.topic!r}"
+        raise click.ClickException(f"no message {where} has the {kind} {number}{why}")
 
 
 async def _complete(life: MessageLife, asking: Awaitable[None]) -> None:

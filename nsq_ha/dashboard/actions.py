@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from nsq_ha.admin.words import counted
 from nsq_ha.dashboard.figures import whole
@@ -26,8 +25,7 @@ Scope = Literal["topic", "channel", "partition", "nsqd"]
 """What an action is for; that of an nsqd concerns one topic there."""
 
 
-@dataclass(frozen=True, slots=True)
-class ActionTarget:
+class ActionTarget(NamedTuple):
     """What an action is for.
 
     Attributes:
@@ -66,8 +64,7 @@ class ActionTarget:
         return self.topic, *(each for each in (self.channel, self.nsqd, int(self.to or 0)) if each)
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """A change.
 
     Attributes:

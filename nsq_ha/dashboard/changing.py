@@ -6,7 +6,6 @@ The invariant: nothing changes without a session, the key of its form, and our o
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import logging
 import math
@@ -128,7 +127,7 @@ class Changing:
         return response
 
     def _refused(self, request: Request, problem: str, status: int) -> Response:
-        return self._respond(request, dataclasses.replace(change.sign_in(problem), status=status))
+        return self._respond(request, change.sign_in(problem)._replace(status=status))
 
     async def sign_out(self, request: Request) -> Response:
         """End a session."""
@@ -222,7 +221,7 @@ class Changing:
         log.warning("%s: %s", target.subject, text)
         self._history.tell(ClusterEvent(time.time(), "operator", level, target.subject, text[:MAX_TEXT], target.topic))
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        entry = {"at": at, "from": address, "action": name, **dataclasses.asdict(target), "failure": str(failure or "")}
+        entry = {"at": at, "from": address, "action": name, **target._asdict(), "failure": str(failure or "")}
         return json.dumps(entry) + "\n"
 
     def _record(self, line: str) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.admin.incident import OF_CHANNELS
 from nsq_ha.admin.words import some
@@ -35,8 +34,7 @@ UNITS: Final[Mapping[str, Callable[[float | None], str]]] = {
 """How values are written, by the name that the script knows, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChartLine:
+class ChartLine(NamedTuple):
     """One line of a chart.
 
     Attributes:

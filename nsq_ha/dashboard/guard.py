@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from starlette.requests import HTTPConnection, Request
@@ -77,8 +76,7 @@ class WrongTokens:
             del self._paid_until[next(iter(self._paid_until))]
 
 
-@dataclass(frozen=True, slots=True)
-class BrowserSession:
+class BrowserSession(NamedTuple):
     """A browser that has signed in.
 
     Attributes:

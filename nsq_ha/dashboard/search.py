@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from nsq_ha.admin.browsing import MessageFilter, browse
 from nsq_ha.admin.trace_lines import trace_lines
@@ -50,8 +50,7 @@ MAX_TEXT: Final = 20_000
 """Characters that are shown of a body, and of headers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(NamedTuple):
     """What to search for: an internal id, a trace id, or a place in a partition."""
 
     topic: str
@@ -62,8 +61,7 @@ class Query:
     number: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
+class Fate(NamedTuple):
     """What a channel did with a message, by its position.
 
     Attributes:
@@ -79,8 +77,7 @@ class Fate:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class FoundMessage:
+class FoundMessage(NamedTuple):
     """A message that the cluster still has."""
 
     topic: str
@@ -90,8 +87,7 @@ class FoundMessage:
     channels: tuple[Fate, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What a search found.
 
     Attributes:

@@ -69,7 +69,7 @@ class Source:
 def test_a_route_keeps_what_the_target_can_keep(
     source: TopicMeta | None, target: TopicMeta | None, given: dict[str, Any], route: Route
 ) -> None:
-    assert Route.between(source, target, "copies", replace(OPTIONS, **given)) == route
+    assert Route.between(source, target, "copies", OPTIONS._replace(**given)) == route
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_the_target_cannot_keep_is_refused(
     source: TopicMeta | None, target: TopicMeta | None, given: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(text)):
-        Route.between(source, target, "copies", replace(OPTIONS, **given))
+        Route.between(source, target, "copies", OPTIONS._replace(**given))
 
 
 def test_a_message_that_cannot_be_copied_is_named() -> None:

@@ -16,7 +16,7 @@ from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nsq_ha.admin import ChannelStats, ClientStats
+    from nsq_ha.admin import ClientStats
     from nsq_ha.admin.reading import FigureRow
 
 
@@ -26,6 +26,7 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
     channel = reading.channels.get((topic, name))
     if channel is None:
         return ui.missing(board, f"Topic {topic!r} has no channel {name!r}", (topic, ("topics", topic)))
+    states = ("unpause" if channel.paused else "pause", "unskip" if channel.skipped else "skip")
     parts = [row for row in reading.parts if (row.topic, row.name) == (topic, name)]
     subject, missing = f"{topic}/{name}", incomplete(board, topic)
     least = "" if missing is None else "≥ "
@@ -35,7 +36,7 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
         ui.crumbs(("Topics", ("topics",)), (topic, ("topics", topic))),
         tag("p", ui.states(channel)),
         missing,
-        _buttons(board, topic, channel),
+        ui.buttons(board, possible(reading, *states, "empty", "reset", "delete-channel"), ActionTarget(topic, name)),
         ui.tiles(
             ("waiting", least + figures.count(channel.depth), ""),
             ("lag", figures.span(None if reading.is_plain else channel.lag(reading.at)), ""),
@@ -55,12 +56,6 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
         ui.events_section(events),
     )
     return Page(subject, content)
-
-
-def _buttons(board: Board, topic: str, channel: ChannelStats) -> Html | None:
-    wanted = ("unpause" if channel.paused else "pause", "unskip" if channel.skipped else "skip")
-    found = possible(board.reading, *wanted, "empty", "reset", "delete-channel")
-    return ui.buttons(board, found, ActionTarget(topic, channel.name))
 
 
 def _parts(rows: Sequence[FigureRow], *, is_plain: bool) -> Html:

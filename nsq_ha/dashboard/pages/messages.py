@@ -174,21 +174,16 @@ def _message(each: Browsed, show: Callable[[str], str]) -> Html:
     label, headers = each.tag, each.headers
     facts = f"number {stored.number}, offset {stored.offset}, id {stored.internal_id}"
     trace = f", trace id {stored.trace_id}" if stored.trace_id else ""
+    at, damaged = stored.timestamp_ns / 1e9, ui.badge("not UTF-8", "warning") if each.is_damaged else None
+    key = f"{each.partition}:{stored.number}"
+    summary = (ui.stamp(at), " ", ui.badge(key), " ", damaged, tag("span", first, class_="first"))
     return tag(
         "details",
-        tag(
-            "summary",
-            ui.stamp(stored.timestamp_ns / 1e9),
-            " ",
-            ui.badge(f"{each.partition}:{stored.number}"),
-            " ",
-            ui.badge("not UTF-8", "warning") if each.is_damaged else None,
-            tag("span", first, class_="first"),
-        ),
-        ui.soft(figures.moment(stored.timestamp_ns / 1e9), f", {facts}{trace}"),
+        tag("summary", summary),
+        ui.soft(figures.moment(at), f", {facts}{trace}"),
         tag("p", "Tag ", tag("b", label)) if label else None,
         tag("pre", json.dumps(headers, ensure_ascii=False)[:MAX_BODY], tabindex="0") if headers else None,
         tag("pre", body, tabindex="0"),
         ui.soft(f"Only the first {MAX_BODY:,} characters are shown.") if cut else None,
-        data_key=f"{each.partition}:{stored.number}",
+        data_key=key,
     )

@@ -13,7 +13,7 @@ from nsq_ha.dashboard.pages.overview import state_of, wrong
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from nsq_ha.admin import LookupdState, PartitionStats
     from nsq_ha.admin.reading import FigureRow, NsqdView
@@ -29,9 +29,6 @@ def nodes(board: Board) -> Page:
 def _nsqds(board: Board) -> Html:
     reading = board.reading
     loads = {load.nsqd: load.total for load in reading.cluster.loads} if reading.cluster else {}
-
-    def unless_silent(count: Callable[[NsqdView], int]) -> Callable[[NsqdView], Child]:
-        return lambda nsqd: figures.NONE if nsqd.said.error else figures.count(count(nsqd))
 
     def load(nsqd: NsqdView) -> str:
         return f"{loads[nsqd.address]:.1f}" if nsqd.address in loads else figures.NONE
@@ -49,10 +46,10 @@ def _nsqds(board: Board) -> Html:
     if not reading.is_plain:
         columns += [
             ui.number("leads", lambda nsqd: figures.count(_held(nsqd.leads))),
-            ui.number("follows", unless_silent(lambda nsqd: _held(nsqd.follows))),
+            ui.number("follows", lambda nsqd: figures.count(None if nsqd.said.error else _held(nsqd.follows))),
             ui.number("load", load),
         ]
-    columns.append(ui.number("clients", unless_silent(lambda nsqd: nsqd.clients)))
+    columns.append(ui.number("clients", lambda nsqd: figures.count(None if nsqd.said.error else nsqd.clients)))
     nsqds, empty = reading.nsqds.values(), "The nsqlookupds list no nsqd."
     return ui.table("nsqds", columns, nsqds, key=lambda nsqd: nsqd.address, empty=empty)
 
@@ -79,9 +76,8 @@ def _lookupds(board: Board) -> Html:
         return tag("p", board.reading.errors.get("cluster", "Reading …"), class_="empty")
 
     def state(lookupd: LookupdState) -> Child:
-        if lookupd.error:
-            return join(ui.badge("silent", "bad"), " ", tag("small", lookupd.error))
-        return ui.badge("OK", "good")
+        bad = join(ui.badge("silent", "bad"), " ", tag("small", lookupd.error))
+        return bad if lookupd.error else ui.badge("OK", "good")
 
     columns = (
         TableColumn("nsqlookupd", lambda lookupd: lookupd.url),

@@ -72,14 +72,14 @@ def whole_options(text: str) -> Html:
 
 
 def _found(board: Board, found: FoundMessage) -> Html:
-    stored = found.message
+    stored, at = found.message, found.message.timestamp_ns / 1e9
     facts: list[tuple[str, Child]] = [
         ("topic", ui.topic_link(found.topic)),
         ("partition", str(found.partition)),
         ("leader", ui.node_link(found.nsqd) if found.nsqd else figures.NONE),
         ("internal id", str(stored.internal_id)),
         ("trace id", str(stored.trace_id) if stored.trace_id else "none"),
-        ("published", join(figures.moment(stored.timestamp_ns / 1e9), f" ({_ago(board, stored.timestamp_ns)})")),
+        ("published", join(figures.moment(at), f" ({figures.span(board.now - at)} ago)")),
         ("number", str(stored.number)),
         ("offset", str(stored.offset)),
     ]
@@ -101,10 +101,6 @@ def _found(board: Board, found: FoundMessage) -> Html:
         tag("pre", stored.body, tabindex="0"),
         tag("p", link("The topic", "topics", found.topic)),
     )
-
-
-def _ago(board: Board, timestamp_ns: int) -> str:
-    return f"{figures.span(board.now - timestamp_ns / 1e9)} ago"
 
 
 def _steps(steps: Sequence[TraceStep]) -> Html | None:

@@ -22,27 +22,18 @@ def timeline(board: Board) -> Page:
     is_plain = board.reading.is_plain
     times = history.times
     begin, end = (times[0], times[-1]) if times else (board.now, board.now)
-    marks = [event for event in history.events if event.kind == "leader" and event.level == "warning"]
+    moves = (each for each in history.events if each.kind == "leader" and each.level == "warning")
+    marks = [each for each in moves if each.at >= begin and ui.found(f"{each.subject} {each.text}", needle)]
+    periods = (p for p in history.periods if (p.ended or end) >= begin and ui.found(f"{p.subject} {p.why}", needle))
+    # What the loss of an nsqd explains has no row of its own, unless it is looked for.
+    rows = [period for period in periods if needle or not period.cause]
     events = (e for e in reversed(history.events) if ui.found(f"{e.kind} {e.subject} {e.text}", needle))
     length = figures.span(end - begin)
     content = join(
         ui.filter_form(("timeline",), board, "Event contains"),
         ui.section(
             f"The last {length}",
-            lanes(
-                "lanes",
-                begin,
-                end,
-                [
-                    p
-                    for p in history.periods
-                    # What the loss of an nsqd explains has no row of its own, unless it is looked for.
-                    if ui.found(f"{p.subject} {p.why}", needle)
-                    and (needle or not p.cause)
-                    and (p.ended or end) >= begin
-                ],
-                [mark for mark in marks if ui.found(f"{mark.subject} {mark.text}", needle) and mark.at >= begin],
-            ),
+            lanes("lanes", begin, end, rows, marks),
             tag(
                 "p",
                 None if is_plain else legend("mark", "leader moved"),

@@ -14,6 +14,7 @@ from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import ActionTarget, possible
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Chart, Page, TableColumn
+from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:
@@ -91,25 +92,21 @@ def _copies(board: Board, topic: str) -> str:
 
 def flags(board: Board, name: str) -> Html:
     """Return the badges of a topic."""
-    listed = board.reading.listed.get(name)
-    topic = board.reading.topics.get(name)
-    entries = topic.partitions if topic else ()
-    return join(
-        ui.badge("ordered") if any(e.ordered for e in entries) or (listed and listed.ordered) else None,
-        ui.badge("headers") if any(e.extended for e in entries) or (listed and listed.extend_support) else None,
-        ui.badge("registered channels") if listed and listed.disable_channel_auto_create else None,
-        ui.badge("several partitions a node") if listed and listed.multi_part else None,
-        ui.badge(partly("paused", sum(e.paused for e in entries), len(entries)), "warning")
-        if any(e.paused for e in entries)
-        else None,
-        ui.badge("no nsqlookupd lists it", "warning") if _is_unlisted(board, name) else None,
-    )
-
-
-def _is_unlisted(board: Board, name: str) -> bool:
-    """Return whether nsqds have a topic that clients cannot find."""
-    reading = board.reading
-    return bool(reading.listed) and name not in reading.listed and "topics" not in reading.errors
+    reading, topic = board.reading, board.reading.topics.get(name)
+    listed, entries = reading.listed.get(name, TopicInfo(name)), topic.partitions if topic else ()
+    paused = sum(entry.paused for entry in entries)
+    # Clients cannot find what no nsqlookupd lists.
+    is_unlisted = reading.listed and name not in reading.listed and "topics" not in reading.errors
+    kinds = {
+        "ordered": listed.ordered or any(entry.ordered for entry in entries),
+        "headers": listed.extend_support or any(entry.extended for entry in entries),
+        "registered channels": listed.disable_channel_auto_create,
+        "several partitions a node": listed.multi_part,
+    }
+    troubles = {partly("paused", paused, len(entries)): paused, "no nsqlookupd lists it": is_unlisted}
+    badges = [(text, "info") for text, has in kinds.items() if has]
+    badges += [(text, "warning") for text, has in troubles.items() if has]
+    return join(ui.badge(*each) for each in badges)
 
 
 def topic_page(board: Board, name: str) -> Page:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -54,8 +54,7 @@ class Board:
         return self.history.latest or Reading(0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """A page's contents.
 
     Attributes:
@@ -69,8 +68,7 @@ class Page:
     status: int = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Extra:
+class Extra(NamedTuple):
     """A page that a program adds to its dashboard.
 
     Attributes:
@@ -84,8 +82,7 @@ class Extra:
     make: Callable[[Board], Page]
 
 
-@dataclass(frozen=True, slots=True)
-class TableColumn:
+class TableColumn(NamedTuple):
     """A column of a table.
 
     Attributes:
@@ -387,14 +384,14 @@ def buttons(board: Board, names: Iterable[str], target: ActionTarget) -> Html | 
     """Return a button for each action; one that cannot succeed now is disabled, with the reason."""
     if not board.may_change:
         return None
-    found = []
+    found, given = [], query(**target._asdict())
     for name in names:
         action, why = ACTIONS[name], refusal(name, target, board.reading)
         if why:
             found.append(tag("span", action.label, class_="button disabled", aria_disabled="true", title=why))
             found.append(tag("small", why, class_="soft"))
         else:
-            found.append(tag("a", action.label, href=path("confirm", name) + query(**asdict(target)), class_="button"))
+            found.append(tag("a", action.label, href=path("confirm", name) + given, class_="button"))
     return tag("p", found, class_="buttons")
 
 
@@ -433,10 +430,8 @@ def filter_form(action: Sequence[str], board: Board, label: str) -> Html:
 
 def states(channel: ChannelStats) -> Html:
     """Return the badges of a channel."""
-    return join(
-        badge(partly("paused", channel.paused_at, channel.places), "warning") if channel.paused else None,
-        badge(partly("skipped", channel.skipped_at, channel.places), "warning") if channel.skipped else None,
-    )
+    found = [(each, getattr(channel, f"{each}_at")) for each in ("paused", "skipped") if getattr(channel, each)]
+    return join(badge(partly(word, count, channel.places), "warning") for word, count in found)
 
 
 def missing(board: Board, text: str, above: tuple[str, tuple[str, ...]]) -> Page:
