@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from unittest.mock import call, create_autospec
 
 import httpx
 import pytest
@@ -10,7 +11,7 @@ from starlette.requests import HTTPConnection
 from nsq_ha.admin import AdminClient
 from nsq_ha.base.redaction import redact
 from nsq_ha.dashboard import DashboardOptions, serve
-from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, target_of
+from nsq_ha.dashboard.actions import ACTIONS, LIMIT, LONG, ActionTarget, refusal, run, target_of
 from nsq_ha.dashboard.app import Dashboard
 from nsq_ha.dashboard.guard import LIFETIME, MAX_SESSIONS, Guard, cookie_of, session_of
 from nsq_ha.engine.answers import TopicInfo
@@ -149,6 +150,38 @@ def test_targets() -> None:
     ):
         with pytest.raises(NsqError):
             target_of(ACTIONS[name], fields)
+
+
+FORM = {"topic": "a", "channel": "c", "partition": "3", "nsqd": "n:1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "expected"),
+    [
+        ("pause", "", call.pause_channel("a", "c", timeout=LIMIT)),
+        ("unpause", "", call.unpause_channel("a", "c", timeout=LIMIT)),
+        ("skip", "", call.skip_channel("a", "c", timeout=LIMIT)),
+        ("unskip", "", call.unskip_channel("a", "c", timeout=LIMIT)),
+        ("empty", "", call.empty_channel("a", "c", timeout=LIMIT)),
+        ("reset", "", call.reset_channel("a", "c", timeout=LIMIT)),
+        ("create-channel", "", call.create_channel("a", "c", timeout=LIMIT)),
+        ("delete-channel", "", call.delete_channel("a", "c", timeout=LIMIT)),
+        ("move-leader", "", call.move_leader("a", 3, None, timeout=LIMIT)),
+        ("move-leader", "n:2", call.move_leader("a", 3, "n:2", timeout=LIMIT)),
+        ("create-topic", "2", call.create_topic("a", 2, timeout=LONG)),
+        ("expand", "4", call.expand("a", 4, timeout=LONG)),
+        ("delete-topic", "", call.delete_topic("a", timeout=LIMIT)),
+        ("pause-topic", "", call.pause_topic("a", timeout=LIMIT)),
+        ("unpause-topic", "", call.unpause_topic("a", timeout=LIMIT)),
+        ("empty-topic", "", call.empty_topic("a", timeout=LIMIT)),
+        ("tombstone", "", call.tombstone_node("a", "n:1", timeout=LIMIT)),
+        ("restore", "", call.restore_node("a", "n:1", timeout=LIMIT)),
+    ],
+)
+async def test_an_action_calls_the_method_of_its_name(name: str, to: str, expected: object) -> None:
+    admin = create_autospec(AdminClient, instance=True)
+    await run(admin, name, target_of(ACTIONS[name], FORM | {"to": to}))
+    assert admin.method_calls == [expected]
 
 
 @pytest.mark.parametrize("number", ["99999", "-3", "0", "256", "x", "9" * 300])
