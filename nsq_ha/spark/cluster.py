@@ -20,7 +20,7 @@ import os
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from nsq_ha.admin.nsqd_http import NsqdHttp, Search, StoredMessage
 from nsq_ha.engine.http import new_client
@@ -99,10 +99,8 @@ class BlockingCluster:
         self._runner = asyncio.Runner()
         self._client: httpx.AsyncClient | None = None
         self._servers: Servers | None = None
-        self._views: dict[str, TopicView] = {}
-        self._plain: dict[str, tuple[Node, ...]] = {}
-        self._topics: tuple[str, ...] | None = None
-        self._answered_at: dict[str | None, float] = {}  # by topic; None for their list
+        self._known: dict[tuple[str, str], Any] = {}  # the answers, by question and topic
+        self._answered_at: dict[tuple[str, str], float] = {}
         self._failed_at = 0.0
 
     def __enter__(self) -> Self:
@@ -131,9 +129,7 @@ class BlockingCluster:
             LookupUnavailableError: No nsqlookupd gave a usable answer, and none did before; try again.
             ConfigError: The nsqlookupds belong to several clusters.
         """
-        known = self._views.get(topic)
-        usable = known if known is not None and known.leaders else None
-        return self._answer(topic, usable, max_age, lambda: self._view(topic))
+        return self._answer(("view", topic), max_age, self._view)
 
     def leader(self, topic: str, partition: int, known: Node | None = None) -> tuple[Node, TopicMeta | None]:
         """Ask who leads a partition, and what kind of topic that is; None if that is not known.
@@ -165,8 +161,7 @@ class BlockingCluster:
             LookupUnavailableError: As :meth:`view`.
             ConfigError: The topic has partitions.
         """
-        self._plain[topic] = self._answer(topic, self._plain.get(topic), max_age, lambda: self._nodes(topic))
-        return self._plain[topic]
+        return self._answer(("nodes", topic), max_age, self._nodes)
 
     def extents(self, topic: str, node: Node) -> Mapping[int, Extent]:
         """Ask a node for the extent of each partition of ``topic`` that it leads.
@@ -214,8 +209,7 @@ class BlockingCluster:
 
     def topics(self, max_age: float = 0.0) -> tuple[str, ...]:
         """Return the names of all topics; arguments, answer and errors are as for :meth:`view`."""
-        self._topics = self._answer(None, self._topics, max_age, self._names)
-        return self._topics
+        return self._answer(("topics", ""), max_age, self._names)
 
     def open_channel(self, topic: str, partition: int, node: Node, channel: str, offset: int) -> None:
         """Create ``channel`` on the partition's leader and set it to ``offset``.
@@ -267,9 +261,18 @@ class BlockingCluster:
             raise NoLeaderError(f"nsqd {node.address} refused the request: {error}") from error
 
     def _answer(
-        self, key: str | None, known: T | None, max_age: float, question: Callable[[], Coroutine[None, None, T]]
+        self, key: tuple[str, str], max_age: float, question: Callable[[str, T | None], Coroutine[None, None, T]]
     ) -> T:
-        """Return the answer of the nsqlookupds, or the known one if it counts or if they do not answer now."""
+        """Return the answer of the nsqlookupds, or the known one if it counts or if they do not answer now.
+
+        Args:
+            key: The question and its topic.
+            max_age: As for :meth:`view`.
+            question: Asks, given the topic and the known answer.
+        """
+        before: T | None = self._known.get(key)
+        # A view without leaders says nothing that could be used.
+        known = None if isinstance(before, TopicView) and not before.leaders else before
         now = time.monotonic()
         pause = _ROUTINE_PAUSE if max_age else _PAUSE
         is_paused = self.silence is not None and now - self._failed_at < pause
@@ -277,7 +280,7 @@ class BlockingCluster:
             return known
         limit = _ROUTINE_TIMEOUT if known is not None and max_age else None
         try:
-            found = self._runner.run(asyncio.wait_for(question(), limit))
+            found = self._runner.run(asyncio.wait_for(question(key[1], before), limit))
         except (LookupUnavailableError, TimeoutError) as error:
             if not isinstance(error, LookupUnavailableError):
                 causes = tuple((url, f"no answer within {_ROUTINE_TIMEOUT:g} s") for url in self.lookupd)
@@ -290,10 +293,10 @@ class BlockingCluster:
             return known
         if self.silence is not None:
             logger.info("an nsqlookupd answers again")
-        self.silence, self._answered_at[key] = None, now
+        self.silence, self._answered_at[key], self._known[key] = None, now, found
         return found
 
-    async def _view(self, topic: str) -> TopicView:
+    async def _view(self, topic: str, before: TopicView | None) -> TopicView:
         if self._servers is None:
             # Who asks knows what a failure means, and says so.
             self._servers = Servers(self.lookupd, timeout=self._timeout, client=self._http(), level=logging.INFO)
@@ -302,12 +305,11 @@ class BlockingCluster:
         found = await self._servers.look_up(topic, "r")
         if found.error is not None:
             raise found.error
-        view = self._views[topic] = merge(self._views.get(topic), found.answers, topic=topic)
-        return view
+        return merge(before, found.answers, topic=topic)
 
-    async def _nodes(self, topic: str) -> tuple[Node, ...]:
+    async def _nodes(self, topic: str, known: tuple[Node, ...] | None) -> tuple[Node, ...]:
         found: dict[str, Node] = {}
-        for answer in await self._asked(lambda client: client.lookup(topic), is_known=topic in self._plain):
+        for answer in await self._asked(lambda client: client.lookup(topic), is_known=known is not None):
             if answer.nodes is None and answer.exists:
                 raise ConfigError(
                     f"option 'delivery': topic {topic!r} has partitions, and so offsets: remove delivery=ack"
@@ -315,9 +317,9 @@ class BlockingCluster:
             found |= {node.address: node for node in answer.nodes or ()}
         return tuple(found.values())
 
-    async def _names(self) -> tuple[str, ...]:
+    async def _names(self, _: str, known: tuple[str, ...] | None) -> tuple[str, ...]:
         # Of all: one that has just started lists nothing.
-        answers = await self._asked(lambda client: client.topics(), is_known=self._topics is not None)
+        answers = await self._asked(lambda client: client.topics(), is_known=known is not None)
         return tuple(sorted({topic.name for answer in answers for topic in answer}))
 
     async def _asked(self, question: Callable[[LookupClient], Coroutine[None, None, T]], *, is_known: bool) -> list[T]:
@@ -344,16 +346,8 @@ class BlockingCluster:
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        answers: list[T] = []
-        error = LookupUnavailableError("no nsqlookupd gave a usable answer")
-        for each in done:
-            try:
-                answers.append(each.result())
-            except LookupUnavailableError as failed:
-                error = failed
-        if not answers:
-            raise error
-        return answers
+        answers = [each.result() for each in done if not isinstance(each.exception(), LookupUnavailableError)]
+        return answers or [each.result() for each in done]
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:

@@ -23,7 +23,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from nsq_ha.errors import ConfigError, NoLeaderError
 from nsq_ha.spark import logger
 from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
-from nsq_ha.spark.options import ReadOptions, WriteOptions, wrong
+from nsq_ha.spark.options import ReadOptions, WriteOptions
+from nsq_ha.spark.options.names import wrong
 from nsq_ha.spark.plan.metadata import complete_snapshot
 from nsq_ha.spark.pyspark_private import SPECULATES, query_and_batch
 from nsq_ha.spark.read.columns import COLUMNS as READ_COLUMNS

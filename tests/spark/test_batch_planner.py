@@ -14,7 +14,8 @@ from nsq_ha.errors import (
     TopicNotFoundError,
 )
 from nsq_ha.policy.topology import TopicMeta, TopicView
-from nsq_ha.spark.options import EARLIEST, LATEST, OffsetBound, ReadOptions
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.options.values import EARLIEST, LATEST, OffsetBound
 from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from tests.spark.model import NODES, Log, Model

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from nsq_ha.errors import ConfigError
-from nsq_ha.spark.options import EARLIEST, KNOWN, LATEST, Mode, ReadOptions, WriteOptions
+from nsq_ha.spark.options import KNOWN, ReadOptions, WriteOptions
+from nsq_ha.spark.options.names import Mode
+from nsq_ha.spark.options.values import EARLIEST, LATEST
 
 LEAST = {"lookupd": "127.0.0.1:4161", "topic": "flights"}
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from nsq_ha.base.shapes import decoder
 from nsq_ha.errors import ConfigError, DataLossError
-from nsq_ha.spark.options import wrong
+from nsq_ha.spark.options.names import wrong
 from nsq_ha.spark.read.columns import COLUMNS, built, numbers
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The names of the options of ``format("nsq")``, and the values that a Spark user gave for them.
 
 An option is named like its field, in camel case; a part of one like ``tls`` has both names. The fields are in
-``declared``.
+the package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The types of the options of ``format("nsq")`` that a type of Python and a range do not describe.
 
 Each function takes a text, and raises a ConfigError with the exact problem, or ValueError if the text is not what the
-description of its type says. The options themselves are in ``declared``.
+description of its type says. The options themselves are in the package.
 """
 
 from __future__ import annotations

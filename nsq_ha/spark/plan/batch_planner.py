@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from nsq_ha.errors import ConfigError, DataLossError, NsqError
 from nsq_ha.spark import logger
 from nsq_ha.spark.checkpoint import TopicPartition
-from nsq_ha.spark.options import EARLIEST, LATEST, ByPartition, OffsetBound, ReadOptions
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.options.values import EARLIEST, LATEST, ByPartition, OffsetBound
 from nsq_ha.spark.plan.metadata import TopicSnapshot, complete_snapshot, topics_of
 
 if TYPE_CHECKING:

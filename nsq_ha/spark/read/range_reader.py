@@ -98,8 +98,9 @@ class DriverRead:
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
         # The driver never counts a message as lost: only tasks wait long enough to decide that.
         patience = min(options.fetch_timeout, DRIVER_PATIENCE)
-        given = dataclasses.replace(options, fail_on_data_loss=True, fetch="subscribe")
-        self._options = dataclasses.replace(given, fetch_timeout=patience, fetch_retries=0)
+        self._options = dataclasses.replace(
+            options, fail_on_data_loss=True, fetch="subscribe", fetch_timeout=patience, fetch_retries=0
+        )
         self._is_split = options.min_partitions is not None or options.max_records_per_partition is not None
         self._projection = projection
         self._not_before = 0.0
