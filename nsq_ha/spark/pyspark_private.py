@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.errors import ConfigError, SparkUnavailableError
@@ -39,14 +38,12 @@ PARTS: Final = (
 SPECULATES: Final = "NSQ_HA_SPARK_SPECULATES"
 """Variable of workers: ``true`` if Spark may run a second copy of a task; they know no setting of Spark."""
 
-_ADDED_BY_STREAMS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "SPARK_AUTH_SOCKET_TIMEOUT": "15",
-        "SPARK_BUFFER_SIZE": "65536",
-        "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
-        "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
-    }
-)  # variables that Spark sets when it starts a stream's process, with PySpark's defaults
+_ADDED_BY_STREAMS: Final[Mapping[str, str]] = {
+    "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+    "SPARK_BUFFER_SIZE": "65536",
+    "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}  # variables that Spark sets when it starts a stream's process, with PySpark's defaults
 
 
 def _has(module: str, attributes: str) -> bool:

@@ -18,7 +18,6 @@ import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import SparkUnavailableError
@@ -38,18 +37,16 @@ _NOISE: Final = re.compile(
 )
 _LOOPBACK: Final = "127.0.0.1"
 
-_CONFIG: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "spark.driver.bindAddress": _LOOPBACK,
-        "spark.driver.host": _LOOPBACK,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
-    }
-)
+_CONFIG: Final[Mapping[str, str]] = {
+    "spark.driver.bindAddress": _LOOPBACK,
+    "spark.driver.host": _LOOPBACK,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+}
 
 
 def local_session(app: str, *, threads: str = "*", config: Mapping[str, str] | None = None) -> SparkSession:

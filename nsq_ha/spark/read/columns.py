@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -213,57 +212,53 @@ def _bodies(raw: StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
     return slices.take(numbers(np.arange(0, 2 * count, 2), pa.int32()))
 
 
-COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
-    {
-        "key": _of_exts("binary", pa.binary(), _keys),
-        "value": SourceColumn("binary", pa.binary(), lambda rows: _joined([row.body for row in rows]), _bodies),
-        # A reader reads one partition, so these two are the same in all its rows.
-        "topic": SourceColumn(
-            "string",
-            pa.string(),
-            lambda rows: _joined([rows[0].topic.encode()] * len(rows), pa.string()),
-            lambda raw: _joined([raw.source.topic.encode()] * len(raw), pa.string()),
-        ),
-        "partition": SourceColumn(
-            "int",
-            pa.int32(),
-            lambda rows: [rows[0].partition] * len(rows),
-            lambda raw: np.full(len(raw), raw.source.partition),
-        ),
-        "offset": SourceColumn(
-            "bigint", pa.int64(), lambda rows: [row.offset for row in rows], lambda raw: raw.offsets
-        ),
-        "timestamp": SourceColumn(
-            "timestamp",
-            _TIMESTAMP,
-            lambda rows: [row.timestamp_ns // 1000 for row in rows],
-            lambda raw: raw.heads["timestamp"].astype(np.int64) // 1000,
-        ),
-        "raw_size": SourceColumn(
-            "int",
-            pa.int32(),
-            lambda rows: [row.raw_size for row in rows],
-            lambda raw: raw.raw_sizes,
-        ),
-        "message_id": SourceColumn(
-            "binary",
-            pa.binary(),
-            lambda rows: _joined([row.id for row in rows]),
-            lambda raw: _binary(np.full(len(raw), 16), raw.ids),
-        ),
-        # Unsigned on the wire; Spark has no such type, so the upper half is shown as negative.
-        "trace_id": SourceColumn("bigint", pa.int64(), _trace_ids, lambda raw: raw.heads["trace"]),
-        "attempts": SourceColumn(
-            "smallint",
-            pa.int16(),
-            _attempts,
-            lambda raw: np.ones(len(raw)),  # a new channel would deliver them for the first time
-        ),
-        "headers": _of_pairs(
-            "map<string,string>", pa.map_(pa.string(), pa.string()), pa.MapArray.from_arrays, repeated=False
-        ),
-    }
-)
+COLUMNS: Final[Mapping[str, SourceColumn]] = {
+    "key": _of_exts("binary", pa.binary(), _keys),
+    "value": SourceColumn("binary", pa.binary(), lambda rows: _joined([row.body for row in rows]), _bodies),
+    # A reader reads one partition, so these two are the same in all its rows.
+    "topic": SourceColumn(
+        "string",
+        pa.string(),
+        lambda rows: _joined([rows[0].topic.encode()] * len(rows), pa.string()),
+        lambda raw: _joined([raw.source.topic.encode()] * len(raw), pa.string()),
+    ),
+    "partition": SourceColumn(
+        "int",
+        pa.int32(),
+        lambda rows: [rows[0].partition] * len(rows),
+        lambda raw: np.full(len(raw), raw.source.partition),
+    ),
+    "offset": SourceColumn("bigint", pa.int64(), lambda rows: [row.offset for row in rows], lambda raw: raw.offsets),
+    "timestamp": SourceColumn(
+        "timestamp",
+        _TIMESTAMP,
+        lambda rows: [row.timestamp_ns // 1000 for row in rows],
+        lambda raw: raw.heads["timestamp"].astype(np.int64) // 1000,
+    ),
+    "raw_size": SourceColumn(
+        "int",
+        pa.int32(),
+        lambda rows: [row.raw_size for row in rows],
+        lambda raw: raw.raw_sizes,
+    ),
+    "message_id": SourceColumn(
+        "binary",
+        pa.binary(),
+        lambda rows: _joined([row.id for row in rows]),
+        lambda raw: _binary(np.full(len(raw), 16), raw.ids),
+    ),
+    # Unsigned on the wire; Spark has no such type, so the upper half is shown as negative.
+    "trace_id": SourceColumn("bigint", pa.int64(), _trace_ids, lambda raw: raw.heads["trace"]),
+    "attempts": SourceColumn(
+        "smallint",
+        pa.int16(),
+        _attempts,
+        lambda raw: np.ones(len(raw)),  # a new channel would deliver them for the first time
+    ),
+    "headers": _of_pairs(
+        "map<string,string>", pa.map_(pa.string(), pa.string()), pa.MapArray.from_arrays, repeated=False
+    ),
+}
 """All columns, in the order of the default schema; ``headers`` only on request."""
 
 HEADER_ARRAY: Final = _of_pairs(

@@ -31,16 +31,14 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
 
 
-COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "value": ("binary", "string"),
-        "key": ("binary", "string", "bigint", "int", "smallint", "tinyint", "decimal(p,0)"),
-        "partition": ("int", "bigint", "smallint"),
-        "topic": ("string",),
-        "headers": ("map<string,string>", "array<struct<key:string,value:binary>>"),
-        "tag": ("string",),
-    }
-)
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "value": ("binary", "string"),
+    "key": ("binary", "string", "bigint", "int", "smallint", "tinyint", "decimal(p,0)"),
+    "partition": ("int", "bigint", "smallint"),
+    "topic": ("string",),
+    "headers": ("map<string,string>", "array<struct<key:string,value:binary>>"),
+    "tag": ("string",),
+}
 """Columns of a write, with their allowed types."""
 
 _MAX_HEAD: Final = 3 + MAX_EXT_BYTES  # bytes besides the value that count for a message
