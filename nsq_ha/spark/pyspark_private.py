@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.errors import ConfigError, SparkUnavailableError
 
 if TYPE_CHECKING:
-    from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
 SUPPORTED: Final = ">=4.2,<4.4"
@@ -95,9 +94,15 @@ def prepare_workers(context: Any, *, use_this_python: bool) -> None:  # noqa: AN
         context.pythonExec = sys.executable
 
 
-def query_and_batch(context: TaskContext) -> tuple[str | None, str | None]:
-    """Return the ids of a task's streaming query and micro-batch, as far as Spark provides them."""
-    return context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+def task_ids() -> tuple[int, str | None, str | None]:
+    """Return the number of this task, and the ids of its streaming query and micro-batch if Spark has any."""
+    from pyspark import TaskContext  # noqa: PLC0415 - only a task has one
+
+    context = TaskContext.get()
+    if context is None:
+        return 0, None, None
+    known = context.getLocalProperty
+    return context.partitionId(), known("sql.streaming.queryId"), known("streaming.sql.batchId")
 
 
 def hide_traceback() -> None:

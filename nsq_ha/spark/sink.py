@@ -26,7 +26,7 @@ from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.options.names import wrong
 from nsq_ha.spark.plan.metadata import complete_snapshot
-from nsq_ha.spark.pyspark_private import SPECULATES, query_and_batch
+from nsq_ha.spark.pyspark_private import SPECULATES, task_ids
 from nsq_ha.spark.read.columns import COLUMNS as READ_COLUMNS
 from nsq_ha.spark.reasons import reason_first
 from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
@@ -85,7 +85,7 @@ class _Writer:
             ConfigError: A row cannot be published.
             ServerError: The server refuses permanently.
         """
-        number, query, batch_id = _task()
+        number, query, batch_id = task_ids()
         origin = {"write": self._run, "query": query, "batch": batch_id, "task": number}
         with worker_cluster(self._options.lookupd) as cluster:
             rows = RowConverter(
@@ -241,11 +241,3 @@ def _log(what: str, messages: list[WriterCommitMessage | None]) -> None:
         doubtful,
         bad,
     )
-
-
-def _task() -> tuple[int, str | None, str | None]:
-    """Return the number of this task, and the ids of its streaming query and micro-batch if Spark has any."""
-    from pyspark import TaskContext  # noqa: PLC0415 - only a task has one
-
-    context = TaskContext.get()
-    return (0, None, None) if context is None else (context.partitionId(), *query_and_batch(context))

@@ -175,23 +175,23 @@ class RangeReader:
         self._progress_at = time.monotonic()
         while not self._chain.is_complete:
             try:
-                yield from self._connection()
+                node = self._leader()
+                self.opened += 1
+                yield from self._copied(node) if self._copies else self._subscribed(node)
             except DataLossError as error:
                 self._lose(str(error), self._chain.end)
             except ConnectionExpiredError as error:
-                self._expired(error)
+                # Go on at once, unless nothing arrived for too long.
+                if self._has_progressed() or time.monotonic() - self._progress_at < self._options.fetch_timeout:
+                    logger.debug("%s: opening another channel after %s", self._where, error)
+                else:
+                    self._failed(ResponseTimeoutError(str(error)))
             except NsqError as error:
                 if not error.retriable:
                     raise
                 self._failed(error)
         if self._rows:
             yield self._taken()
-
-    def _connection(self) -> Iterator[Rows]:
-        """Read through one new connection until the range is complete or that fails."""
-        node = self._leader()
-        self.opened += 1
-        yield from self._copied(node) if self._copies else self._subscribed(node)
 
     def _copied(self, node: Node) -> Iterator[Rows]:
         """Copy the log; if that is not possible, leave the rest of the range to a subscription."""
@@ -256,13 +256,6 @@ class RangeReader:
         self._failures = 0
         return True
 
-    def _expired(self, error: ConnectionExpiredError) -> None:
-        """Continue through another channel immediately, unless nothing arrived for too long."""
-        if self._has_progressed() or time.monotonic() - self._progress_at < self._options.fetch_timeout:
-            logger.debug("%s: opening another channel after %s", self._where, error)
-        else:
-            self._failed(ResponseTimeoutError(str(error)))
-
     def _failed(self, error: NsqError) -> None:
         """Decide whether to continue, and wait a little."""
         self._has_progressed()
@@ -295,10 +288,10 @@ class RangeReader:
         try:
             leader = self._leader()
             extent = self._cluster.extents(self._asked.topic, leader).get(self._asked.partition)
-            following = None if extent is None else self._boundary(leader, extent)
+            if extent is None:
+                return None
+            following = self._boundary(leader, extent)
         except NsqError:
-            return None
-        if extent is None:
             return None
         if position < extent.start:
             return f"the log now begins at {extent.start}, older messages are deleted", min(extent.start, end)
@@ -319,11 +312,10 @@ class RangeReader:
         current = PartitionLog(
             asked.topic, asked.partition, leader, extent, self._cluster, options.patience, options.channel_prefix
         )
-        try:
+        with contextlib.suppress(NotReadableError):
             found = current.boundary(position)
-        except NotReadableError:
-            return None
-        return extent.end if found is None else found
+            return extent.end if found is None else found
+        return None
 
     def _lose(self, loss: str, following: int) -> None:
         """Raise, or continue at ``following`` if data loss is allowed."""
