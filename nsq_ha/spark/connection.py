@@ -467,10 +467,8 @@ class BlockingSubscription:
         """
         self.connection.send(encode_fins([message.id for message in messages]))
 
-    def requeue(self, message: Message, delay: float | None) -> None:
-        """Refuse: Spark's readers never requeue."""
-        raise LocalProtocolError("a message that Spark reads cannot be requeued")
-
-    def touch(self, message: Message) -> None:
+    def requeue(self, message: Message, delay: float | None = None) -> None:
         """Refuse: Spark's readers finish messages immediately."""
-        raise LocalProtocolError("a message that Spark reads cannot be touched")
+        raise LocalProtocolError("a message that Spark reads can only be finished")
+
+    touch = requeue

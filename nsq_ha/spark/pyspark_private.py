@@ -10,6 +10,7 @@ parts before a session starts.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -18,7 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.errors import ConfigError, SparkUnavailableError
+from nsq_ha.errors import ConfigError, NsqError, SparkUnavailableError
+from nsq_ha.spark import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,10 +107,24 @@ def task_ids() -> tuple[int, str | None, str | None]:
     return context.partitionId(), known("sql.streaming.queryId"), known("streaming.sql.batchId")
 
 
-def hide_traceback() -> None:
-    """Let PySpark report the exception that ends this worker process without its traceback; elsewhere do nothing."""
-    if "PYTHON_WORKER_FACTORY_SECRET" in os.environ or "PYTHON_WORKER_FACTORY_SOCK_PATH" in os.environ:
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+@contextlib.contextmanager
+def reason_first() -> Iterator[None]:
+    """Let Spark show only the reason of an :class:`~nsq_ha.errors.NsqError`; log it in one line, and at DEBUG whence.
+
+    Spark puts what a Python process sends behind a prefix of its own, as the message of its
+    exception. A traceback in it would hide the reason, dozens of lines further down.
+
+    For each method that Spark calls, as a decorator, or within a generator. Other errors are defects: Spark shows
+    them with their tracebacks.
+    """
+    try:
+        yield
+    except NsqError as error:
+        logger.error("%s: %s", type(error).__name__, error)
+        logger.debug("raised here", exc_info=True)
+        if "PYTHON_WORKER_FACTORY_SECRET" in os.environ or "PYTHON_WORKER_FACTORY_SOCK_PATH" in os.environ:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # for the exception that ends this worker process
+        raise
 
 
 def write_file(spark: SparkSession, url: str, data: bytes) -> None:

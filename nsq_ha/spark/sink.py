@@ -26,9 +26,8 @@ from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.options.names import wrong
 from nsq_ha.spark.plan.metadata import complete_snapshot
-from nsq_ha.spark.pyspark_private import SPECULATES, task_ids
+from nsq_ha.spark.pyspark_private import SPECULATES, reason_first, task_ids
 from nsq_ha.spark.read.columns import COLUMNS as READ_COLUMNS
-from nsq_ha.spark.reasons import reason_first
 from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
 from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, RowConverter, TargetTopic, TraceIds
 

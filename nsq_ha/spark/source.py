@@ -18,7 +18,7 @@ and pickles no connection. PySpark does not call ``stop``, so nothing depends on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -38,10 +38,9 @@ from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import KNOWN, ReadOptions
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
-from nsq_ha.spark.pyspark_private import ReturnsRows
+from nsq_ha.spark.pyspark_private import ReturnsRows, reason_first
 from nsq_ha.spark.read.columns import Projection, default_schema
 from nsq_ha.spark.read.range_reader import DriverRead, read_ranges
-from nsq_ha.spark.reasons import reason_first
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -262,9 +261,5 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:  # noqa: ANN401 - overrides all signatures
         raise self._reason.with_traceback(None)  # or it would grow with each call
 
-    initialOffset: Callable[..., NoReturn] = _refuse  # noqa: N815 - Spark's names, here and below
-    latestOffset: Callable[..., NoReturn] = _refuse  # noqa: N815
-    getDefaultReadLimit: Callable[..., NoReturn] = _refuse  # noqa: N815
-    partitions: Callable[..., NoReturn] = _refuse
-    read: Callable[..., NoReturn] = _refuse
-    prepareForTriggerAvailableNow: Callable[..., NoReturn] = _refuse  # noqa: N815
+    initialOffset = latestOffset = getDefaultReadLimit = _refuse  # noqa: N815 - Spark's names, here and below
+    partitions = read = prepareForTriggerAvailableNow = _refuse  # noqa: N815

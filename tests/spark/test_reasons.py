@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import DataLossError, NoLeaderError
-from nsq_ha.spark.reasons import reason_first
+from nsq_ha.spark.pyspark_private import reason_first
 from tests.support.spark_queries import LIMIT
 
 Options = Mapping[str, str]

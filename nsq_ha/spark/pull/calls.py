@@ -217,9 +217,9 @@ class Answers:
         if reply.value.get("Error"):
             return number, PullRefused(_text(reply.value["Error"]))
         answer = reply.value.get("Response")
-        if not isinstance(answer, gob.Raw):
+        if not isinstance(answer, gob.Boxed) or answer.name != ANSWER:
             raise gob.wrong("an answer to another call")
-        return number, Pulled(answer.data, self._fields(answer.kind))
+        return number, Pulled(answer.value, self._fields(answer.kind))
 
     def _fields(self, kind: int) -> tuple[str, ...]:
         """Check the types of an answer; return the fields of its entries."""

@@ -143,26 +143,13 @@ class Boxed:
 
     Attributes:
         name: Name of its type, as Go registered it.
-        value: The fields by name.
-    """
-
-    name: str
-    value: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Raw:
-    """The value of an interface, not decoded.
-
-    Attributes:
-        name: Name of its type, as Go registered it.
         kind: Number of its type.
-        data: The encoded value.
+        value: The fields by name; or the encoded value as a memoryview, if the decoder leaves this type as it is.
     """
 
     name: str
     kind: int
-    data: memoryview
+    value: Any
 
 
 class Decoder:
@@ -257,15 +244,15 @@ class Decoder:
             return [self._value(_FIELD_TYPE, depth + 1) for _ in range(self._uint())]
         return self._struct(kind, depth + 1)
 
-    def _interface(self, depth: int) -> Boxed | Raw | None:
+    def _interface(self, depth: int) -> Boxed | None:
         name = self._text()
         if not name:
             return None
         kind = self._kind(inside=True)
         if name in self._raw:
-            return Raw(name, kind, self._chunk())
+            return Boxed(name, kind, self._chunk())
         self._uint()  # its length, or that of the part before a definition
-        return Boxed(name, self._struct(kind, depth))
+        return Boxed(name, kind, self._struct(kind, depth))
 
     def _text(self) -> str:
         return bytes(self._chunk()).decode("utf-8", "replace")
