@@ -68,7 +68,7 @@ def mixed(seed: int = 1) -> list[list[bytes]]:
 
 
 def table(batches: Iterator[Any]) -> Any:  # noqa: ANN401 - pyarrow has no types
-    return pa.Table.from_batches(list(batches), schema=ALL.arrow_schema()).combine_chunks()
+    return pa.Table.from_batches(list(batches), schema=ALL.arrow_schema).combine_chunks()
 
 
 def subscribed(ranges: Sequence[Range], given: ReadOptions) -> Any:  # noqa: ANN401 - as above

@@ -270,12 +270,9 @@ HEADER_ARRAY: Final = _of_pairs(
 """The other type of ``headers``, that of Spark's Kafka connector; it keeps repeated names."""
 
 
-def column_of(name: str, spark_type: str) -> SourceColumn | None:
-    """Return the column of this name and type. None if there is none."""
-    if name == "headers" and spark_type == HEADER_ARRAY.spark_type:
-        return HEADER_ARRAY
-    column = COLUMNS.get(name)
-    return column if column is not None and column.spark_type == spark_type else None
+_OF_KINDS: Final = {(name, column.spark_type): column for name, column in COLUMNS.items()} | {
+    ("headers", HEADER_ARRAY.spark_type): HEADER_ARRAY
+}
 
 
 def default_schema(*, headers: bool, as_array: bool = False) -> str:
@@ -294,51 +291,39 @@ class Projection:
     """The columns that one read builds, in the order of Spark's schema. Pickles with the reader.
 
     Attributes:
-        names: The columns.
+        arrow_schema: For Spark to compare each batch with: names, types and nullability.
 
     Raises:
         ConfigError: A column is unknown or has a wrong type.
     """
 
     def __init__(self, schema: StructType) -> None:
-        for field in schema.fields:
-            column = COLUMNS.get(field.name)
-            if column is None:
-                raise ConfigError(f"schema has column {field.name!r}; format 'nsq' has: {', '.join(COLUMNS)}")
-            kind = field.dataType.simpleString()
-            if column_of(field.name, kind) is None:
-                kinds = column.spark_type + f" or {HEADER_ARRAY.spark_type}" * (field.name == "headers")
-                raise ConfigError(
-                    f"schema has column {field.name!r} as {kind}, but it is {kinds}: cast it after reading"
-                )
-        self.names: tuple[str, ...] = tuple(schema.fieldNames())
-        self._kinds = tuple(field.dataType.simpleString() for field in schema.fields)
-        self._nullable = tuple(field.nullable for field in schema.fields)
+        self._kinds = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        for name, kind in self._kinds:
+            if name not in COLUMNS:
+                raise ConfigError(f"schema has column {name!r}; format 'nsq' has: {', '.join(COLUMNS)}")
+            if (name, kind) not in _OF_KINDS:
+                kinds = " or ".join(known for column, known in _OF_KINDS if column == name)
+                raise ConfigError(f"schema has column {name!r} as {kind}, but it is {kinds}: cast it after reading")
+        fields = zip(schema.fields, self._columns, strict=True)
+        self.arrow_schema: Any = pa.schema(
+            [pa.field(field.name, column.arrow_type, field.nullable) for field, column in fields]
+        )
 
     def batch(self, rows: Messages | StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return one ``pyarrow.RecordBatch`` of the messages; there must be at least one."""
-        return pa.RecordBatch.from_arrays([built(column, rows) for column in self.columns], schema=self.arrow_schema())
+        return pa.RecordBatch.from_arrays([built(column, rows) for column in self._columns], schema=self.arrow_schema)
 
     def stored(self, batch: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return a spool's ``pyarrow.RecordBatch`` with these columns; null for those that a plain nsqd lacks."""
-        stored = set(batch.schema.names)
+        stored, count = set(batch.schema.names), batch.num_rows
         arrays = [
-            batch.column(name) if name in stored else pa.nulls(batch.num_rows, column.arrow_type)
-            for name, column in zip(self.names, self.columns, strict=True)
+            batch.column(field.name) if field.name in stored else pa.nulls(count, field.type)
+            for field in self.arrow_schema
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema())
-
-    def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
-        """Return the Arrow schema for Spark to compare each batch with: names, types and nullability."""
-        return pa.schema(
-            [
-                pa.field(name, column.arrow_type, nullable)
-                for name, column, nullable in zip(self.names, self.columns, self._nullable, strict=True)
-            ]
-        )
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
     @property
-    def columns(self) -> list[SourceColumn]:
-        """The columns, in the order of ``names``. Looked up each time, since functions of a table do not pickle."""
-        found = [column_of(*each) for each in zip(self.names, self._kinds, strict=True)]
-        return [column for column in found if column is not None]
+    def _columns(self) -> list[SourceColumn]:
+        # Looked up each time, since functions of a table do not pickle.
+        return [_OF_KINDS[each] for each in self._kinds]
