@@ -22,15 +22,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from nsq_ha.options.checks import MAX_INT64
 from nsq_ha.spark.ack.planner import AckPlanner
 from nsq_ha.spark.ack.spool import read_file
 from nsq_ha.spark.checkpoint import dated, undated
@@ -170,14 +164,10 @@ class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvaila
         return self._latest
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return one limit of the options; the planner applies all limits."""
+        """Return a limit if the options have any; :meth:`latestOffset` gets it back, and the planner applies all."""
         options = self._options
-        if options.max_offsets_per_trigger is not None:
-            return ReadMaxRows(options.max_offsets_per_trigger)
-        if options.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(options.max_bytes_per_trigger)
-        least = options.min_offsets_per_trigger
-        return ReadAllAvailable() if least is None else ReadMinRows(least)
+        limits = options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger
+        return ReadMaxRows(limits[0] or MAX_INT64) if any(limits) else ReadAllAvailable()
 
     @reason_first()
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
