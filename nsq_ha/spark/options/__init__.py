@@ -9,7 +9,7 @@ The invariant: everything is checked on the driver, before any task starts, and 
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Final, Literal, Self
@@ -167,6 +167,18 @@ class ReadOptions:
         """Seconds without any progress before a task, or the plan, fails."""
         return self.fetch_timeout * (self.fetch_retries + 1)
 
+    @property
+    def by_partition(self) -> Mapping[str, Mapping[str, Iterable[int]]]:
+        """The options that name partitions by topic."""
+        given = {
+            "startingOffsets": self.starting_offsets,
+            "startingOffsetsByTimestamp": self.starting_times,
+            "endingOffsets": self.ending_offsets,
+            "endingOffsetsByTimestamp": self.ending_times,
+            "assign": self.assign,
+        }
+        return {name: value for name, value in given.items() if isinstance(value, Mapping)}
+
     def reads(self, topic: str, partition: int) -> bool:
         """Return whether the options choose this partition."""
         if self.assign is not None:
@@ -219,15 +231,9 @@ class ReadOptions:
             raise wrong("lookupd", "is missing: set the address of an nsqlookupd, such as 127.0.0.1:4161")
         if not self.topics and not self.subscribe_pattern:
             raise wrong("topic", "is missing: set the topic to read, or several separated by commas")
-        bounds = {
-            "startingOffsets": self.starting_offsets,
-            "endingOffsets": self.ending_offsets,
-            "startingOffsetsByTimestamp": self.starting_times,
-            "endingOffsetsByTimestamp": self.ending_times,
-        }
-        for name, value in bounds.items():
-            for topic in value if isinstance(value, Mapping) and self.topics else ():
-                if topic not in self.topics:
+        for name, value in self.by_partition.items():
+            for topic in value:
+                if self.topics and topic not in self.topics:
                     raise wrong(name, f"has topic {topic!r}, which is not read ({', '.join(self.topics)})")
         if self.starting_times is None and "startingOffsetsByTimestampStrategy" in given:
             raise wrong(

@@ -237,14 +237,7 @@ def _checked(view: TopicView, options: ReadOptions) -> TopicMeta:
             f"option 'topic': {view.topic!r} accepts registered channels only, but a read creates its own channels: "
             "register a channel and set option 'channel' to it"
         )
-    for name, value in (
-        ("startingOffsets", options.starting_offsets),
-        ("startingOffsetsByTimestamp", options.starting_times),
-        ("endingOffsets", options.ending_offsets),
-        ("endingOffsetsByTimestamp", options.ending_times),
-        ("assign", options.assign),
-    ):
-        named: Iterable[int] = value.get(view.topic, ()) if isinstance(value, Mapping) else ()
-        if beyond := [number for number in named if number >= meta.partition_num]:
+    for name, value in options.by_partition.items():
+        if beyond := [number for number in value.get(view.topic, ()) if number >= meta.partition_num]:
             raise ConfigError(f"option {name!r}: {view.topic!r} has {meta.partition_num} partitions, not {beyond}")
     return meta
