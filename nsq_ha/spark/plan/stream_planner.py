@@ -354,19 +354,13 @@ class StreamPlanner:
                 starts[place] = start
                 unread[place] = dataclasses.replace(known, extent=dataclasses.replace(known.extent, end=end))
         backlog = Unread(options, unread, starts, waiting)
-        if self._may_wait() and backlog.is_too_little():
+        may_wait = self._target is None and time.monotonic() - self._advanced_at < options.max_trigger_delay
+        if may_wait and backlog.is_too_little():
             return dict(begin), {}
         within = ends | backlog.ends()
-        for place in backlog.held:
-            # A partition that was never read has no offset yet; it will begin at its earliest message.
-            del within[place]
-            if place in begin:
-                within[place] = begin[place]
-        return within, backlog.held
-
-    def _may_wait(self) -> bool:
-        """Return whether this query may wait for more messages before it plans a batch."""
-        return self._target is None and time.monotonic() - self._advanced_at < self._options.max_trigger_delay
+        # A partition that was never read has no offset yet; it will begin at its earliest message.
+        held = {place: begin[place] for place in backlog.held if place in begin}
+        return {place: end for place, end in within.items() if place not in backlog.held} | held, backlog.held
 
 
 def _leaderless(place: TopicPartition) -> NoLeaderError:

@@ -50,17 +50,13 @@ ANSWER: Final = "*consistence.RpcPullCommitLogsRsp"
 CALL: Final = "*gorpc.dispatcherRequest"
 REPLY: Final = "*gorpc.dispatcherResponse"
 
+
+def _ints(*names: str) -> tuple[tuple[str, int], ...]:
+    return tuple((name, gob.INT) for name in names)
+
+
 ENTRY: Final = gob.Struct(
-    "CommitLogData",
-    (
-        ("LogID", gob.INT),
-        ("Epoch", gob.INT),
-        ("LastMsgLogID", gob.INT),
-        ("MsgOffset", gob.INT),
-        ("MsgSize", gob.INT),
-        ("MsgCnt", gob.INT),
-        ("MsgNum", gob.INT),
-    ),
+    "CommitLogData", _ints("LogID", "Epoch", "LastMsgLogID", "MsgOffset", "MsgSize", "MsgCnt", "MsgNum")
 )
 """The type of an entry, as the server of today defines it."""
 
@@ -71,10 +67,7 @@ _PULL_TYPE: Final = gob.Struct(
     "RpcPullCommitLogsReq",
     (
         ("RpcTopicData", _TOPIC),
-        ("StartLogOffset", gob.INT),
-        ("LogMaxNum", gob.INT),
-        ("StartIndexCnt", gob.INT),
-        ("LogCountNumIndex", gob.INT),
+        *_ints("StartLogOffset", "LogMaxNum", "StartIndexCnt", "LogCountNumIndex"),
         ("UseCountIndex", gob.BOOL),
     ),
 )
@@ -82,10 +75,7 @@ _TOPIC_TYPE: Final = gob.Struct(
     "RpcTopicData",
     (
         ("TopicName", gob.TEXT),
-        ("TopicPartition", gob.INT),
-        ("Epoch", gob.INT),
-        ("TopicWriteEpoch", gob.INT),
-        ("TopicLeaderSessionEpoch", gob.INT),
+        *_ints("TopicPartition", "Epoch", "TopicWriteEpoch", "TopicLeaderSessionEpoch"),
         ("TopicLeaderSession", gob.TEXT),
         ("TopicLeader", gob.TEXT),
     ),
