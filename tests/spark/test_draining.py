@@ -29,24 +29,24 @@ def unfinished(waiting: int = 0, held: int = 0, orphaned: int = 0, clients: int 
 @pytest.mark.parametrize(
     ("seconds", "flows", "caught_up", "numbers", "verdict"),
     [
-        (0.9, False, False, unfinished(), DrainVerdict.WAIT),
-        (1.0, False, False, unfinished(), DrainVerdict.DONE),
+        (0.9, False, False, unfinished(), "wait"),
+        (1.0, False, False, unfinished(), "done"),
         # It has something, and may still give it.
-        (60.0, False, False, unfinished(waiting=1), DrainVerdict.WAIT),
-        (60.0, True, False, unfinished(waiting=1), DrainVerdict.WAIT),
-        (60.0, False, False, unfinished(held=1), DrainVerdict.WAIT),
-        (60.0, True, True, unfinished(orphaned=1), DrainVerdict.WAIT),
+        (60.0, False, False, unfinished(waiting=1), "wait"),
+        (60.0, True, False, unfinished(waiting=1), "wait"),
+        (60.0, False, False, unfinished(held=1), "wait"),
+        (60.0, True, True, unfinished(orphaned=1), "wait"),
         # The topic is being written: what waits is newer than what was given.
-        (1.0, True, True, unfinished(waiting=5, held=3), DrainVerdict.DONE),
-        (60.0, True, True, unfinished(held=3, clients=2), DrainVerdict.WAIT),
+        (1.0, True, True, unfinished(waiting=5, held=3), "done"),
+        (60.0, True, True, unfinished(held=3, clients=2), "wait"),
         # What was under way to a client that is gone has come again by now.
-        (61.0, True, False, unfinished(waiting=5, held=3, clients=2), DrainVerdict.DONE),
-        (61.0, False, False, unfinished(waiting=1), DrainVerdict.STUCK),
-        (61.0, False, False, unfinished(held=1), DrainVerdict.STUCK),
-        (61.0, True, True, unfinished(orphaned=1), DrainVerdict.STUCK),
+        (61.0, True, False, unfinished(waiting=5, held=3, clients=2), "done"),
+        (61.0, False, False, unfinished(waiting=1), "stuck"),
+        (61.0, False, False, unfinished(held=1), "stuck"),
+        (61.0, True, True, unfinished(orphaned=1), "stuck"),
         # It does not tell.
-        (60.0, True, False, None, DrainVerdict.WAIT),
-        (61.0, False, False, None, DrainVerdict.DONE),
+        (60.0, True, False, None, "wait"),
+        (61.0, False, False, None, "done"),
     ],
 )
 def test_whether_a_server_may_still_give_an_old_message(

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import enum
 import itertools
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from nsq_ha.admin.description import Unfinished
 from nsq_ha.errors import ConnectionLostError, NsqError, ResponseTimeoutError
@@ -225,12 +224,8 @@ def _even(whole: int, most: int) -> int:
     return whole // -(-whole // most)
 
 
-class DrainVerdict(enum.Enum):
-    """Whether a server may still deliver a message from before the query."""
-
-    WAIT = "wait"
-    DONE = "done"
-    STUCK = "stuck"
+DrainVerdict = Literal["wait", "done", "stuck"]
+"""Whether a server may still deliver a message from before the query."""
 
 
 def judge(seconds: float, counts: Unfinished | None, limit: float, *, flows: bool, caught_up: bool) -> DrainVerdict:
@@ -245,16 +240,16 @@ def judge(seconds: float, counts: Unfinished | None, limit: float, *, flows: boo
             client that is gone. Since a queue is in order, all older messages were delivered before.
     """
     if seconds < QUIET:
-        return DrainVerdict.WAIT
+        return "wait"
     if counts is None:
-        return DrainVerdict.DONE if seconds >= limit else DrainVerdict.WAIT
+        return "done" if seconds >= limit else "wait"
     is_empty = not (counts.waiting or counts.held)
     # A second connection may be our own broken one, which still holds old messages.
     if not counts.orphaned and (is_empty or (caught_up and counts.clients == 1)):
-        return DrainVerdict.DONE
+        return "done"
     if seconds < limit:
-        return DrainVerdict.WAIT
-    return DrainVerdict.DONE if flows and not counts.orphaned else DrainVerdict.STUCK
+        return "wait"
+    return "done" if flows and not counts.orphaned else "stuck"
 
 
 class Draining:
@@ -306,9 +301,15 @@ class Draining:
             self._mark_ns = None
         elif self._mark_ns is None:
             self._mark_ns = self._older_than_ns + int((time.monotonic() - self._begun_at) * 1e9)
-        if verdict is DrainVerdict.STUCK:
-            raise ResponseTimeoutError(_stuck(puller, counts))
-        if verdict is DrainVerdict.DONE and puller.quiet_for >= seconds:
+        if verdict == "stuck":
+            held = counts or Unfinished(0, 0, 0, 0, paused=False)
+            raise ResponseTimeoutError(
+                f"topic {puller.topic!r}, channel {puller.channel!r}: nsqd {puller.node.address} delivers nothing, but "
+                f"holds {held.waiting} messages, and {held.held + held.orphaned} are in flight to other clients"
+                f"{'; the channel is paused' if held.paused else ''}. "
+                "Resume the channel or stop its other clients, and start the query again"
+            )
+        if verdict == "done" and puller.quiet_for >= seconds:
             puller.finish_draining()
             return True
         return False
@@ -322,13 +323,3 @@ class Draining:
         except NsqError as error:
             logger.info("nsqd %s did not return the counts of the channel: %s", self._node.address, error)
             return None
-
-
-def _stuck(puller: Puller, counts: Unfinished | None) -> str:
-    counts = counts or Unfinished(0, 0, 0, 0, paused=False)
-    return (
-        f"topic {puller.topic!r}, channel {puller.channel!r}: nsqd {puller.node.address} delivers nothing, but holds "
-        f"{counts.waiting} messages, and {counts.held + counts.orphaned} are in flight to other clients"
-        f"{'; the channel is paused' if counts.paused else ''}. "
-        "Resume the channel or stop its other clients, and start the query again"
-    )

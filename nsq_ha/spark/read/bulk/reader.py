@@ -19,9 +19,8 @@ when older ones are cleaned.
 from __future__ import annotations
 
 import contextlib
-import enum
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +33,7 @@ from nsq_ha.spark.pull.calls import LogEntry, Pulled
 from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import BlockingCluster, Extent
@@ -56,21 +55,15 @@ _UNFLUSHED_PAUSE: Final = 0.05
 _DISPATCHER: Final = "gorpc.Dispatcher"
 
 
-class Missing(enum.Enum):
-    """Why an entry cannot be read."""
+Missing = Literal["cleaned", "later"]
+"""Why an entry cannot be read: the log begins after it; or it does not exist or cannot be read yet."""
 
-    CLEANED = "cleaned"
-    """It was cleaned: the log begins after it."""
-    LATER = "later"
-    """It does not exist or cannot be read yet."""
-
-
-_MISSING: Final = {
-    "less than segment start": Missing.CLEANED,
-    "has been cleaned": Missing.CLEANED,
-    "out of bound": Missing.LATER,
-    "mismatch queue data end": Missing.LATER,
-    "overflowed the end": Missing.LATER,
+_MISSING: Final[Mapping[str, Missing]] = {
+    "less than segment start": "cleaned",
+    "has been cleaned": "cleaned",
+    "out of bound": "later",
+    "mismatch queue data end": "later",
+    "overflowed the end": "later",
 }
 """Parts of the server's errors about entries. It has codes only for others."""
 
@@ -161,7 +154,7 @@ class BulkCopy:
             answer = self._accepted(link.answer(self._options.fetch_timeout))
             entries = calls.entries_of(answer) if isinstance(answer, Pulled) else ()
             if not entries:
-                return answer if isinstance(answer, Missing) else Missing.LATER
+                return answer if isinstance(answer, str) else "later"
             return entries[0]
 
         found = find_entry(self._asked.start, extent, look)
@@ -206,7 +199,7 @@ class BulkCopy:
             if got is None:
                 yield from self._leave(held)
                 held, held_from = [], following
-                if answer is Missing.CLEANED:
+                if answer == "cleaned":
                     raise BulkUnavailableError("the log was cleaned")
                 if count == 1:
                     self._wait_for_more()
@@ -298,9 +291,9 @@ def find_entry(position: int, extent: Extent, look: Callable[[int], LogEntry | M
     while high - low > 1:
         guess = (low + high) // 2 if is_bounded else min(2 * low + 2, high - 1)
         found = look(guess)
-        if found is Missing.CLEANED:
+        if found == "cleaned":
             low, start, size = guess, extent.start, 0
-        elif isinstance(found, Missing) or found.offset > position:
+        elif isinstance(found, str) or found.offset > position:
             high, is_bounded = guess, True
         elif position < found.offset + len(found.data):
             return guess, len(found.data)
