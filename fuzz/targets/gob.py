@@ -62,7 +62,7 @@ def _answers(stream: bytes) -> None:
             if isinstance(answer, Pulled):
                 _entries(answer)
             else:
-                assert len(answer.text) <= 200
+                assert len(answer) <= 200
     except (RemoteProtocolError, _EndedError):
         pass
 

@@ -21,7 +21,7 @@ from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_ext
 from nsq_ha.spark.cluster import BlockingCluster, Extent
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
-from nsq_ha.spark.pull.calls import Pulled, PullRefused
+from nsq_ha.spark.pull.calls import Pulled
 from nsq_ha.spark.read import range_reader
 from nsq_ha.spark.read.bulk import reader as bulk_module
 from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
@@ -330,7 +330,7 @@ def test_on_a_slow_link_a_subscription_reads_the_rest(
     ranges = plan(given, asked)
     original = BulkLink.answer
 
-    def slow(link: BulkLink, patience: float) -> Pulled | PullRefused:
+    def slow(link: BulkLink, patience: float) -> Pulled | str:
         answer = original(link, patience)
         if link.answered > 1:
             raise ResponseTimeoutError("nsqd sent only a part of an answer in time")

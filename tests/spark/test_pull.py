@@ -15,7 +15,7 @@ from nsq_ha.devcluster.nsqd.pulls import (
     within_limits,
 )
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.spark.pull.calls import Answers, Pull, Pulled, PullRefused, Requests, entries_of
+from nsq_ha.spark.pull.calls import Answers, Pull, Pulled, Requests, entries_of
 from nsq_ha.spark.pull.gob import (
     Struct,
     decode_uint,
@@ -49,7 +49,7 @@ def source(stream: bytes) -> Callable[[], memoryview]:
     return lambda: next(found)
 
 
-def entries(answer: Pulled | PullRefused) -> list[tuple[int, bytes]]:
+def entries(answer: Pulled | str) -> list[tuple[int, bytes]]:
     assert isinstance(answer, Pulled)
     return [(entry.offset, bytes(entry.data)) for entry in entries_of(answer)]
 
@@ -68,7 +68,7 @@ def test_answers_are_those_of_go() -> None:
 def test_the_answers_of_go_are_understood() -> None:
     answers = Answers(source(ANSWERS))
     (one, first), second, (three, third), (four, fourth) = (answers.read() for _ in range(4))
-    assert (one, second, three, four) == (1, (2, PullRefused(MISSING)), 3, 4)
+    assert (one, second, three, four) == (1, (2, MISSING), 3, 4)
     assert entries(first) == entries(fourth) == [(1610, bytes(33)), (1643, b"\1" * 34), (1677, b"\2" * 63)]
     assert entries(third) == []
 
@@ -76,8 +76,8 @@ def test_the_answers_of_go_are_understood() -> None:
 def test_the_answers_of_a_real_server_are_understood() -> None:
     answers = Answers(source(SERVER))
     whole, beyond, other, none, second = (answers.read()[1] for _ in range(5))
-    assert beyond == PullRefused("commit log offset is out of bound")
-    assert other == PullRefused(MISSING)
+    assert beyond == "commit log offset is out of bound"
+    assert other == MISSING
     assert entries(none) == []
     times = 0x18EA767B4B89A3B7, 0x18EA767B4EED4165, 0x18EA767B4EED6DC2
     ids = [(1 << 50) + number for number in (2, 3, 4)]
@@ -146,7 +146,7 @@ def test_an_answer_that_is_none_is_refused() -> None:
     nothing = encode_message(b"\xff\x80\x02", box, encode_message(b"\0"), b"\0")
     panic = encode_message(b"\xff\x80\x03\x0cPanic\nstack:\0")
     answers = Answers(source(wire + reply + panic + nothing))
-    assert answers.read() == (0, PullRefused("Panic"))
+    assert answers.read() == (0, "Panic")
     with pytest.raises(RemoteProtocolError, match="an answer to another call"):
         answers.read()
     with pytest.raises(RemoteProtocolError, match="no answer to a call"):

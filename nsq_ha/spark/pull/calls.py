@@ -112,17 +112,6 @@ class Pulled:
     fields: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PullRefused:
-    """An answer that is an error.
-
-    Attributes:
-        text: The server's text.
-    """
-
-    text: str
-
-
 class LogEntry(NamedTuple):
     """What one PUB or MPUB wrote.
 
@@ -191,8 +180,8 @@ class Answers:
     def __init__(self, next_message: Callable[[], memoryview]) -> None:
         self._decoder = gob.Decoder(next_message, {ANSWER})
 
-    def read(self) -> tuple[int, Pulled | PullRefused]:
-        """Return the number of a request and its answer.
+    def read(self) -> tuple[int, Pulled | str]:
+        """Return the number of a request and its answer; a text if that is an error.
 
         Raises:
             RemoteProtocolError: It is not understood; close the connection.
@@ -201,11 +190,11 @@ class Answers:
         number = wire.get("ID", 0)
         reply = wire.get("Response")
         if wire.get("Error"):
-            return number, PullRefused(_text(wire["Error"]))
+            return number, _text(wire["Error"])
         if not isinstance(reply, gob.Boxed) or reply.name != REPLY:
             raise gob.wrong("no answer to a call")
         if reply.value.get("Error"):
-            return number, PullRefused(_text(reply.value["Error"]))
+            return number, _text(reply.value["Error"])
         answer = reply.value.get("Response")
         if not isinstance(answer, gob.Boxed) or answer.name != ANSWER:
             raise gob.wrong("an answer to another call")

@@ -98,12 +98,10 @@ def lifecycle(events: DataFrame, *, grace_s: float = 60.0, known: Sequence[Row] 
         grace_s: Seconds after which an unfinished message may count as lost.
         known: The result of :func:`places`. None calls it, which reads the events once more.
     """
-    found = [row.asDict() for row in (places(events) if known is None else known)]
-    ends: dict[str, int] = {}
-    for row in found:
-        ends[row["side"]] = max(ends.get(row["side"], 0), row["end_ns"] or 0)
-    channels = [row for row in found if row["from_id"] is not None]
-    rows = [{**row, "number": number, "log_end_ns": ends[row["side"]]} for number, row in enumerate(channels)]
+    found = places(events) if known is None else known
+    ends = {row.side: max(each.end_ns or 0 for each in found if each.side == row.side) for row in found}
+    channels = enumerate(row for row in found if row.from_id is not None)
+    rows = [{**row.asDict(), "number": number, "log_end_ns": ends[row.side]} for number, row in channels]
     # From Arrow Spark makes rows itself; from a list, its workers would need Python.
     table = events.sparkSession.createDataFrame(pa.Table.from_pylist(rows, _PLACES))
     place = f.broadcast(table.select("number", *PARTITION, "channel", "from_id")).alias("p")

@@ -169,7 +169,7 @@ class BulkCopy:
     def _request(self, number: int, count: int) -> calls.Pull:
         return calls.Pull(self._asked.topic, self._asked.partition, number, count)
 
-    def _accepted(self, answer: Pulled | calls.PullRefused) -> Pulled | Missing:
+    def _accepted(self, answer: Pulled | str) -> Pulled | Missing:
         """Return an answer, or why there is none.
 
         Raises:
@@ -179,12 +179,12 @@ class BulkCopy:
         if isinstance(answer, Pulled):
             return answer
         for part, missing in _MISSING.items():
-            if part in answer.text:
+            if part in answer:
                 return missing
         text = f"nsqd {self._node.address} refused to send the log of {self._name}"
-        if answer.text.startswith(_DISPATCHER):
-            raise BulkUnavailableError(f"{text}: {answer.text}", is_general=True)
-        raise NoLeaderError(f"{text}: {answer.text}")
+        if answer.startswith(_DISPATCHER):
+            raise BulkUnavailableError(f"{text}: {answer}", is_general=True)
+        raise NoLeaderError(f"{text}: {answer}")
 
     def _pull(self, link: BulkLink, number: int, size: int) -> Iterator[StoredMessages]:
         """Ask for entries from ``number`` on, of about this size, until the range is complete."""
@@ -340,7 +340,7 @@ class BulkLink(Wire):
         """
         self.send(self._requests.encode(pull))
 
-    def answer(self, patience: float) -> Pulled | calls.PullRefused:
+    def answer(self, patience: float) -> Pulled | str:
         """Wait for the next answer.
 
         Args:
