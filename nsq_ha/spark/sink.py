@@ -131,9 +131,17 @@ class _Writer:
         A stream keeps its id over restarts, so repeats have the same ids. Each batch write has its own, since one
         ``foreachBatch`` may have two.
         """
-        if self._is_stream and self._options.trace and self._options.trace_id_column is None:
-            return TraceIds.of_stream(query, batch, task)
-        return TraceIds(self._options.write_id or self._run, task)
+        options = self._options
+        if not self._is_stream or not options.trace or options.trace_id_column is not None:
+            return TraceIds(options.write_id or self._run, task)
+        if not query or not batch:
+            # Ids would repeat in another micro-batch, and drop_repeats would delete rows that are not repeated.
+            raise ConfigError(
+                "option 'trace': Spark did not provide the query and micro-batch of this task (local properties "
+                "sql.streaming.queryId and streaming.sql.batchId), so it has no trace ids that stay the same when the "
+                "task runs again; set 'traceIdColumn' to a column with your own ids, or write without 'trace'"
+            )
+        return TraceIds(f"{query}/{batch}", task)
 
     def _warn(self) -> None:
         if os.environ.get(SPECULATES, "false").lower() == "true":

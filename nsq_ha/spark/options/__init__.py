@@ -215,9 +215,7 @@ class ReadOptions:
         values |= field_values(cls, given)
         values.setdefault("topics", tuple(values.get("assign") or ()))
         parsed = cls(**values)
-        parsed._check(given)
-        if mode == "batch":
-            parsed._check_batch()
+        parsed._check(given, mode)
         if parsed.delivery == "ack":
             parsed._check_ack(given)
         else:
@@ -226,7 +224,7 @@ class ReadOptions:
             raise wrong(needless[0], _NEEDLESS[parsed.delivery])
         return parsed
 
-    def _check(self, given: Mapping[str, str]) -> None:
+    def _check(self, given: Mapping[str, str], mode: str) -> None:
         if not self.nsqd and not self.lookupd:
             raise wrong("lookupd", "is missing: set the address of an nsqlookupd, such as 127.0.0.1:4161")
         if not self.topics and not self.subscribe_pattern:
@@ -245,13 +243,11 @@ class ReadOptions:
 
         if "headersAs" in given and not self.include_headers:
             raise wrong("headersAs", "needs includeHeaders=true")
-
-    def _check_batch(self) -> None:
         starting = self.starting_offsets
-        offsets = (
-            (starting,) if isinstance(starting, str) else [each for part in starting.values() for each in part.values()]
+        found = (
+            [starting] if isinstance(starting, str) else [each for part in starting.values() for each in part.values()]
         )
-        if "latest" in offsets or LATEST in offsets:
+        if mode == "batch" and ("latest" in found or LATEST in found):
             raise wrong("startingOffsets", "cannot be latest (-1) in a batch read, which would have no rows")
 
     def _check_replay(self) -> None:

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -86,27 +86,6 @@ class TraceIds:
     run: str
     task: int
     _numbers: dict[bytes, int] = field(default_factory=dict)
-
-    @classmethod
-    def of_stream(cls, query: str | None, batch: str | None, task: int) -> Self:
-        """Return the ids of a task of a micro-batch.
-
-        Args:
-            query: Id of the query, from Spark.
-            batch: Number of the micro-batch, from Spark.
-            task: Number of the task's partition.
-
-        Raises:
-            ConfigError: Spark did not provide them. Without them, ids would repeat in another
-                micro-batch, and ``drop_repeats`` would delete rows that are not repeated.
-        """
-        if not query or not batch:
-            raise ConfigError(
-                "option 'trace': Spark did not provide the query and micro-batch of this task (local properties "
-                "sql.streaming.queryId and streaming.sql.batchId), so it has no trace ids that stay the same when the "
-                "task runs again; set 'traceIdColumn' to a column with your own ids, or write without 'trace'"
-            )
-        return cls(f"{query}/{batch}", task)
 
     def of(self, *parts: bytes) -> int:
         """Return the id of the next row that consists of these parts: 64 bits, never 0."""
@@ -222,10 +201,10 @@ class RowConverter:
         columns, (row,) = columns_of(batch), batch.to_pylist()
         number = self._number
         self._number += 1
-        target = self.targets[self._options.dead_letter_topic] if self._options.dead_letter_topic else None
-        self.bad.count(reason, dropped=target is None)
-        if self._options.on_bad_row != DEAD_LETTER or target is None:
+        self.bad.count(reason, dropped=self._options.on_bad_row != DEAD_LETTER)
+        if self._options.on_bad_row != DEAD_LETTER or self._options.dead_letter_topic is None:
             return []
+        target = self.targets[self._options.dead_letter_topic]
         topic = self._topics(columns, 1)[0]
         trace = 0
         if self._options.trace_id_column is not None:
