@@ -244,10 +244,8 @@ class ReadOptions:
         if "headersAs" in given and not self.include_headers:
             raise wrong("headersAs", "needs includeHeaders=true")
         starting = self.starting_offsets
-        found = (
-            [starting] if isinstance(starting, str) else [each for part in starting.values() for each in part.values()]
-        )
-        if mode == "batch" and ("latest" in found or LATEST in found):
+        parts = () if isinstance(starting, str) else starting.values()
+        if mode == "batch" and (starting == "latest" or any(LATEST in part.values() for part in parts)):
             raise wrong("startingOffsets", "cannot be latest (-1) in a batch read, which would have no rows")
 
     def _check_replay(self) -> None:

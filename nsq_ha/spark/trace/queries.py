@@ -45,9 +45,6 @@ STAGES: Final = (
 )
 """Name of a stage, its start and its end."""
 
-KINDS: Final = ("lost", "repeated", "out_of_order", "gap")
-"""Kinds of anomalies."""
-
 _CONSUMED: Final = {"delivery": "deliveries", "finish": "finishes", "requeue": "requeues", "timeout": "timeouts"}
 """Events of channels, and the columns that count them."""
 # A text could not be changed in place, so Spark would sort the events instead of hashing them.

@@ -131,9 +131,8 @@ def trace_report(
 
     found = events(read_lines(spark, logs))
     is_ours = f.col("channel").isNull() | ~f.col("channel").startswith(options.skip_prefix or "\0")
-    wanted = (
-        f.lit(True) if not options.topics else f.col("topic").isin(list(options.topics)) | (f.col("event") == "bad")
-    )
+    is_asked = f.col("topic").isin(list(options.topics)) | (f.col("event") == "bad")
+    wanted = is_asked if options.topics else f.lit(True)
     with contextlib.ExitStack() as held:
 
         def hold(frame: DataFrame) -> DataFrame:
@@ -162,8 +161,8 @@ def _report(
     bucket = max(_NARROWEST_NS, -(-((end or 0) - (begin or 0) + 1) // _BUCKETS))
     side = "client" if any(row.side == "client" for row in known) else "server"
     publishes = queries.acknowledged(kept)
-    kinds = [kind for kind in queries.KINDS if kind != "gap"]
-    counts = dict.fromkeys(kinds, 0) | {row["kind"]: row["count"] for row in _rows(wrong.groupBy("kind").count())}
+    counts = dict.fromkeys(("lost", "repeated", "out_of_order"), 0)
+    counts |= {row["kind"]: row["count"] for row in _rows(wrong.groupBy("kind").count())}
     unstarted = lives.where("first_start_ns is null")
     earliest = wrong.orderBy("ts_ns", "message_id").limit(FIRST)
     return TraceReport(
