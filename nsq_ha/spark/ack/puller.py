@@ -140,10 +140,10 @@ class Puller:
                 failures = 0
                 self.trouble = None
                 self._pull(subscription)
-            except NsqError as error:
+            except Exception as error:  # noqa: BLE001 - the planner raises it; otherwise the query would stop silently
                 self._old_seen_at = None
                 self.is_drained = self.flows = False
-                if not error.retriable:
+                if not isinstance(error, NsqError) or not error.retriable:
                     self.fatal = error
                     return
                 failures += 1
@@ -152,9 +152,6 @@ class Puller:
                     logger.warning("topic %r: nsqd %s: reconnecting after %s", self.topic, self.node.address, error)
                 self.trouble = error
                 self._over.wait(delay_after(_RECONNECT, failures, random.random))
-            except Exception as error:  # noqa: BLE001 - the planner raises it; otherwise the query would stop silently
-                self.fatal = error
-                return
             finally:
                 subscription.close()
 

@@ -49,6 +49,7 @@ def retried(
     *,
     final: type[NsqError] | tuple[()] = (),
     meanwhile: Callable[[], object] = lambda: None,
+    late: tuple[str, float] | None = None,
 ) -> T:
     """Ask until there is an answer.
 
@@ -57,6 +58,7 @@ def retried(
         until: ``time.monotonic()`` at which to give up.
         final: An error after which to give up at once, as after those that retries cannot fix.
         meanwhile: Called before each further attempt.
+        late: The arguments of :func:`no_progress`, whose error to raise after ``until``. None for the last error.
 
     Raises:
         NsqError: The last error.
@@ -65,7 +67,10 @@ def retried(
         try:
             return question()
         except NsqError as error:
-            if not error.retriable or isinstance(error, final) or time.monotonic() >= until:
+            is_over = time.monotonic() >= until
+            if is_over and error.retriable and late is not None:
+                raise no_progress(*late, error) from error
+            if is_over or not error.retriable or isinstance(error, final):
                 raise
         time.sleep(PAUSE)
         meanwhile()
@@ -130,12 +135,7 @@ class PartitionLog:
 
         if until is None:
             until = time.monotonic() + self.patience
-        try:
-            return retried(lambda: question(log), until, meanwhile=follow_the_leader)
-        except NsqError as error:
-            if not error.retriable:
-                raise
-            raise no_progress(self.name, self.patience, error) from error
+        return retried(lambda: question(log), until, meanwhile=follow_the_leader, late=(self.name, self.patience))
 
     def boundary(self, offset: int) -> int | None:
         """Return where the first message at or after ``offset`` begins, or where the log ends.

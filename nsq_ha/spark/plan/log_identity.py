@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.errors import ConfigError, DataLossError, NsqError
 from nsq_ha.spark import logger
 from nsq_ha.spark.checkpoint import MARGIN, Mark, Origin, TopicPartition, is_of_another_log, to_json
-from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, no_progress, retried
+from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, retried
 from nsq_ha.spark.plan.metadata import available_snapshot
 
 if TYPE_CHECKING:
@@ -174,16 +174,12 @@ class LossPolicy:
                 current = self._current(place)
 
         patience = self._options.patience
-        try:
-            return retried(
-                lambda: current is not None and self._is_lost(current, offset, origin),
-                time.monotonic() + patience,
-                meanwhile=look_again,
-            )
-        except NsqError as error:
-            if not error.retriable:
-                raise
-            raise no_progress(log.name, patience, error) from error
+        return retried(
+            lambda: current is not None and self._is_lost(current, offset, origin),
+            time.monotonic() + patience,
+            meanwhile=look_again,
+            late=(log.name, patience),
+        )
 
     def _current(self, place: TopicPartition) -> PartitionLog | None:
         """Return the log as its leader reports it now. None if no leader does."""
