@@ -68,9 +68,6 @@ class Seen:
     def drain(self, older_than_ns: int) -> None:
         self.older_than_ns = older_than_ns
 
-    def finish_draining(self) -> None:
-        self.is_drained = True
-
     @property
     def puller(self) -> Puller:
         return cast("Puller", self)

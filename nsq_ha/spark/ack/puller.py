@@ -75,7 +75,7 @@ class Puller:
         node: The nsqd.
         fatal: The error that ended the thread, since retries cannot fix it. None otherwise.
         trouble: The last failure, until there is a connection again. None otherwise.
-        is_drained: Whether the puller has stopped taking messages; see :meth:`finish_draining`.
+        is_drained: Whether to take no more messages until the connection is lost, since all old ones have come.
         flows: Whether the server probably has more messages, since the last file was full, or the spool is.
         newest_ns: Publish time of the youngest message in the spool, by the server's clock.
     """
@@ -118,10 +118,6 @@ class Puller:
         self._old_seen_at = None
         self.is_drained = False
 
-    def finish_draining(self) -> None:
-        """Take no more messages until the connection is lost."""
-        self.is_drained = True
-
     @property
     def quiet_for(self) -> float:
         """Seconds for which the server could send messages but sent none from before :meth:`drain`."""
@@ -163,7 +159,9 @@ class Puller:
             if messages:
                 self._spool.append(messages)
                 subscription.finish_all(messages)
-                self._note(messages)
+                if self._older_than is None or any(message.timestamp_ns < self._older_than for message in messages):
+                    self._old_seen_at = time.monotonic()
+                self.newest_ns = max(self.newest_ns, *[message.timestamp_ns for message in messages])
             now = time.monotonic()
             heard_at = now if heard else heard_at
             if now - heard_at >= _SILENCE:
@@ -200,11 +198,6 @@ class Puller:
         rows = _even(options.max_offsets_per_trigger or rows, rows)
         size = min(options.max_bytes_per_trigger or FILE_BYTES, options.max_spool_bytes)
         return rows, _even(size, FILE_BYTES)
-
-    def _note(self, messages: list[Message]) -> None:
-        if self._older_than is None or any(message.timestamp_ns < self._older_than for message in messages):
-            self._old_seen_at = time.monotonic()
-        self.newest_ns = max(self.newest_ns, *[message.timestamp_ns for message in messages])
 
     def _follow(self, subscription: BlockingSubscription) -> None:
         """Set RDY by the size of the messages, and to 0 while the spool is full."""
@@ -307,7 +300,7 @@ class Draining:
                 "Resume the channel or stop its other clients, and start the query again"
             )
         if verdict == "done" and puller.quiet_for >= seconds:
-            puller.finish_draining()
+            puller.is_drained = True
             return True
         return False
 

@@ -41,9 +41,6 @@ from nsq_ha.spark.options.names import (
 )
 from nsq_ha.spark.options.values import LATEST, ByPartition
 
-FAIL: Final = "fail"
-DEAD_LETTER: Final = "deadLetter"
-
 _Wait = Annotated[Seconds, Meta(ge=0.05, le=600)]
 _Count = Annotated[int, Meta(ge=1, le=MAX_INT64)]
 
@@ -314,13 +311,14 @@ class WriteOptions:
         if not parsed.lookupd:
             raise wrong("lookupd", "is missing: set the address of an nsqlookupd, such as 127.0.0.1:4161")
         dead_letters = parsed.dead_letter_topic
-        if parsed.on_bad_row == DEAD_LETTER and not dead_letters:
+        if parsed.on_bad_row == "deadLetter" and not dead_letters:
             raise wrong("deadLetterTopic", "is missing: onBadRow=deadLetter needs a topic for bad rows")
-        if parsed.on_bad_row != DEAD_LETTER and dead_letters:
+        if parsed.on_bad_row != "deadLetter" and dead_letters:
             raise wrong("deadLetterTopic", "needs onBadRow=deadLetter")
         if dead_letters and dead_letters == parsed.topic:
             raise wrong("deadLetterTopic", "is the topic of the write: choose another one for bad rows")
-        if parsed.trace_id_column in _POSITIONS:
+        # Positions do not say what a row is.
+        if parsed.trace_id_column in ("offset", "partition"):
             raise wrong(
                 "traceIdColumn",
                 f"{parsed.trace_id_column!r} is a position, which other rows have, too: use a column of "
@@ -333,9 +331,6 @@ class WriteOptions:
 
 KNOWN: Final = known_options(ReadOptions, WriteOptions)
 """Every option, by its name."""
-
-_POSITIONS: Final = ("offset", "partition")
-"""Columns that do not say what a row is."""
 
 _PROTECTION: Final = {"tls": "tls", "authSecret": "auth_secret"}
 """Options whose protection ``fetch=bulk`` would go around, and their fields."""

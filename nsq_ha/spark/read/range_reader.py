@@ -107,11 +107,8 @@ class DriverRead:
 
     def wants(self, ranges: Sequence[Range]) -> bool:
         """Return whether to read a micro-batch in the driver; never if the user sets a number of tasks."""
-        if not ranges:
-            return False
-        small = (
-            len(ranges) <= MOST_RANGES and sum(part.end - part.start for part in ranges) <= self._options.driver_bytes
-        )
+        size = sum(part.end - part.start for part in ranges)
+        small = 0 < len(ranges) <= MOST_RANGES and size <= self._options.driver_bytes
         return small and not self._is_split and time.monotonic() >= self._not_before
 
     def rows(self, ranges: Sequence[Range], cluster: BlockingCluster) -> list[Any] | None:

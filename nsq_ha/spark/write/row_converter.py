@@ -25,7 +25,7 @@ from nsq_ha.options.checks import MAX_TAG_BYTES
 from nsq_ha.policy.sharding import partition_for
 from nsq_ha.protocol.encoding import MAX_EXT_BYTES, MAX_TRACE_ID
 from nsq_ha.spark import logger
-from nsq_ha.spark.options import DEAD_LETTER, FAIL, WriteOptions
+from nsq_ha.spark.options import WriteOptions
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
@@ -178,7 +178,7 @@ class RowConverter:
         """
         for topic in {*self._topics(columns_of(batch), batch.num_rows)} - {None, *self.targets}:
             self.targets[topic] = self._find(topic)
-        if self._options.on_bad_row == FAIL:
+        if self._options.on_bad_row == "fail":
             return self._all(batch)
         return iter(self._fit(batch))
 
@@ -201,8 +201,8 @@ class RowConverter:
         columns, (row,) = columns_of(batch), batch.to_pylist()
         number = self._number
         self._number += 1
-        self.bad.count(reason, dropped=self._options.on_bad_row != DEAD_LETTER)
-        if self._options.on_bad_row != DEAD_LETTER or self._options.dead_letter_topic is None:
+        self.bad.count(reason, dropped=self._options.on_bad_row != "deadLetter")
+        if self._options.on_bad_row != "deadLetter" or self._options.dead_letter_topic is None:
             return []
         target = self.targets[self._options.dead_letter_topic]
         topic = self._topics(columns, 1)[0]

@@ -8,6 +8,7 @@ each entry fill it exactly. So each message begins where the one before it ends,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,28 +41,23 @@ class DamagedLogError(RemoteProtocolError):
     """The messages of an entry do not fill it, or belong to another partition."""
 
 
+@dataclass(slots=True, eq=False)
 class StoredMessages:
     """Messages of one partition as they are stored, in the order of the log and without a gap; no object for each.
 
-    Args:
+    Attributes:
         data: Bytes of the answer.
         starts: Where each message begins in them.
         heads: The head of each message.
         source: Names their topic and partition.
         offsets: Where each message begins in the partition's log.
-
-    Attributes:
-        data: As given, as are the others.
     """
 
-    __slots__ = ("data", "heads", "offsets", "source", "starts")
-
-    def __init__(self, data: Data, starts: Numbers, heads: NDArray[np.void], source: Range, offsets: Numbers) -> None:
-        self.data: Data = data
-        self.starts: Numbers = starts
-        self.heads: NDArray[np.void] = heads
-        self.source: Range = source
-        self.offsets: Numbers = offsets
+    data: Data
+    starts: Numbers
+    heads: NDArray[np.void]
+    source: Range
+    offsets: Numbers
 
     def __len__(self) -> int:
         return len(self.starts)
