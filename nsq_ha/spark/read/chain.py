@@ -109,7 +109,11 @@ class Chain:
         end, position, head = self.end, self.position, b""
         for message in messages:
             if message.id[:2] != head:
-                head = self._checked(message)
+                # The id's first bytes name its partition.
+                partition = int.from_bytes(message.id[:8], "big") >> PARTITION_SHIFT & PARTITION_MASK
+                if partition != self.partition:
+                    raise WrongPartitionError(f"{message!r} belongs to partition {partition}, not to {self.partition}")
+                head = message.id[:2]
             offset = message.offset
             # The common case first: the only one on a quiet log.
             if offset == position < (following := position + (message.raw_size or 0)) <= end and not self._stash:
@@ -122,13 +126,6 @@ class Chain:
             self._take_one(message, accepted, finish)
             position = self.position
         return finish
-
-    def _checked(self, message: Message) -> bytes:
-        """Return the part of the id that names the partition, if that is the wanted one."""
-        partition = int.from_bytes(message.id[:8], "big") >> PARTITION_SHIFT & PARTITION_MASK
-        if partition != self.partition:
-            raise WrongPartitionError(f"{message!r} belongs to partition {partition}, not to {self.partition}")
-        return message.id[:2]
 
     def _take_one(self, message: Message, accepted: list[Message], finish: list[Message]) -> None:
         """Decide about one message."""

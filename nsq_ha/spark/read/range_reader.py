@@ -340,11 +340,11 @@ class Replay(BlockingSubscription):
 
     def __init__(self, asked: Range, node: Node, cluster: BlockingCluster, options: ReadOptions) -> None:
         self._is_own = options.channel is None
-        self._gathers = asked.end - asked.start > UNGATHERED_BYTES
+        gathers = asked.end - asked.start > UNGATHERED_BYTES
         self._key = asked.topic, asked.partition, node, options.channel_prefix
         channel = options.channel or cluster.unanswered.pop(self._key, None)
         place = asked.topic, channel or temporary_channel(options.channel_prefix), asked.partition
-        super().__init__(node, options.connection, place, extended=asked.extended, gathers=self._gathers)
+        super().__init__(node, options.connection, place, extended=asked.extended, gathers=gathers)
         self._asked = asked
         self._node = node
         self._cluster = cluster

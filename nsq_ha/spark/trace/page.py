@@ -8,9 +8,8 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nsq_ha.base.markup import Html, join, tag
 
@@ -218,8 +217,7 @@ def _cell(cell: object) -> str | None:
 # ---------------------------------------------------------------- pictures
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTime:
+class NamedTime(NamedTuple):
     """What is named above the pictures.
 
     Attributes:
@@ -249,7 +247,7 @@ def named_marks(report: Mapping[str, Any], marks: Collection[tuple[float, str]])
             text = f"{subject} \N{RIGHTWARDS ARROW} {row['node']}"[:_LONGEST_NAME]
             found.append(NamedTime(row["ts_ns"], text, "leader"))
         known.add(place)
-    return sorted(found, key=lambda mark: (mark.at_ns, mark.text))
+    return sorted(found)
 
 
 def latency_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ()) -> Html:
