@@ -16,6 +16,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -87,13 +88,8 @@ class _Writer:
         number, query, batch_id = task_ids()
         origin = {"write": self._run, "query": query, "batch": batch_id, "task": number}
         with worker_cluster(self._options.lookupd) as cluster:
-            rows = RowConverter(
-                self._options,
-                self._targets,
-                lambda topic: self._checked_target(topic, cluster),
-                self._ids(number, query, batch_id),
-                origin,
-            )
+            find = partial(self._checked_target, cluster=cluster)
+            rows = RowConverter(self._options, self._targets, find, self._ids(number, query, batch_id), origin)
             task = TaskWriter(self._options, rows, cluster)
             try:
                 for batch in iterator:
@@ -237,14 +233,6 @@ def _log(what: str, messages: list[WriterCommitMessage | None]) -> None:
     for task in tasks:
         bad.add(task.bad)
     level = logging.WARNING if doubtful or bad.first else logging.INFO
-    logger.log(
-        level,
-        "%s: %d messages of %d bytes to %d partitions in %d tasks; %d of them may be stored twice%s",
-        what,
-        rows,
-        size,
-        len({place for place, _ in parts}),
-        len(messages),
-        doubtful,
-        bad,
-    )
+    places = {place for place, _ in parts}
+    text = "%s: %d messages of %d bytes to %d partitions in %d tasks; %d of them may be stored twice%s"
+    logger.log(level, text, what, rows, size, len(places), len(messages), doubtful, bad)

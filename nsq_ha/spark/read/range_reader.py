@@ -358,36 +358,27 @@ class Replay(BlockingSubscription):
             ServerError: The server refused; ``retriable`` says whether another leader may accept.
             RemoteProtocolError: The server's answers violate the protocol.
         """
-        # Creating an existing channel changes nothing, so this also works for a registered one.
-        place = self.topic, self.partition, self._node, self.channel
+        is_made = False
         try:
-            self._cluster.open_channel(*place, position)
-        except TransportError:
-            # The server does not answer: deleting the channel would time out as well.
-            if self._is_own:
-                self._cluster.unanswered[self._key] = self.channel
-            raise
-        except BaseException:
-            self._delete_channel()
-            raise
-        try:
+            # Creating an existing channel changes nothing, so this also works for a registered one.
+            self._cluster.open_channel(self.topic, self.partition, self._node, self.channel, position)
+            is_made = True
             # Without a start position: with one, the server ignores the partition.
             kind = SubOrdered if self._asked.ordered else SubAdvanced
             layout = layout_for(detail=True, ext=self._asked.extended)
             self.subscribe(kind(self.topic, self.channel, self.partition), layout, self._options.rdy)
             self.set_ready(self.wanted)
-        except BaseException:
+        except BaseException as error:
             self.close()
-            self._delete_channel()
+            if self._is_own:
+                self._cluster.unanswered[self._key] = self.channel
+                # An ephemeral channel vanishes only when its last client leaves, and this one had none. If the server
+                # does not answer, deleting it would time out as well.
+                if is_made or not isinstance(error, TransportError):
+                    with contextlib.suppress(NsqError):
+                        self._cluster.delete_channel(self.topic, self.partition, self._node, self.channel)
+                        del self._cluster.unanswered[self._key]
             raise
-
-    def _delete_channel(self) -> None:
-        """Delete a channel without clients; an ephemeral one vanishes only when its last client leaves."""
-        if self._is_own:
-            self._cluster.unanswered[self._key] = self.channel
-            with contextlib.suppress(NsqError):
-                self._cluster.delete_channel(self.topic, self.partition, self._node, self.channel)
-                del self._cluster.unanswered[self._key]
 
     def receive(self, until: float) -> list[Message]:
         """Wait for messages as :class:`BlockingSubscription` does, and let RDY follow their size."""
