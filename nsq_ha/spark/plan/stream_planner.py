@@ -1,7 +1,7 @@
 """Plan the micro-batches of a stream: the offsets in Spark's checkpoint, and the ranges between them.
 
 The planner remembers the state of the partitions between micro-batches.
-``checkpoint`` defines the form of the offsets and of their time, which ``stream``
+``checkpoint`` defines the form of the offsets and of their time, which ``source``
 adds.
 
 The invariants: an offset goes back only after data loss that is explicitly allowed,

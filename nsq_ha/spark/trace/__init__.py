@@ -1,6 +1,5 @@
 """The life of every message, from trace logs: the SDK's own and the servers'.
 
-``events`` parses lines, ``lifecycle`` follows each message through each channel,
-``anomalies`` finds lost, repeated and misordered messages, and ``report`` writes tables,
-JSON and a page. Needs the extra ``nsq_ha[spark]`` and Java.
+``events`` parses lines, ``queries`` follows each message through each channel and finds lost, repeated and misordered
+ones, and ``report`` writes tables, JSON and the page that ``page`` builds. Needs the extra ``nsq_ha[spark]`` and Java.
 """
