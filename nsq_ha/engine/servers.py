@@ -53,7 +53,8 @@ PROBE_GAP: Final = SLOW_GAP
 """Least seconds between two lookups at a server that fails, for all topics together."""
 
 COMPARE_LIMIT: Final = SLOW_GAP
-"""Seconds that the start of a client waits for the comparison of the configured servers, if there are several."""
+"""Seconds from the start of the first client on for which starting clients wait for the comparison of the configured
+servers, if there are several."""
 
 LIST_INTERVAL: Final = 30.0
 """Seconds between two requests for the lists of nsqlookupds."""
@@ -172,6 +173,7 @@ class Servers:
         self._tasks = Tasks(_log)
         self._list_wanted = asyncio.Event()
         self._compared = asyncio.Event()
+        self._compare_until = self._loop.time() + COMPARE_LIMIT
         self._servers: list[Server] = []
         for url in configured:
             self._learn(url, configured=True)
@@ -317,7 +319,7 @@ class Servers:
             ConfigError: They belong to several clusters.
         """
         if sum(server.configured for server in self._servers) > 1:
-            await wait_until_set(self._compared, COMPARE_LIMIT)
+            await wait_until_set(self._compared, max(0.0, self._compare_until - self._loop.time()))
         self.check()
 
     def check(self) -> None:
