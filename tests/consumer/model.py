@@ -1,5 +1,6 @@
 """A model of servers, handlers and tasks around a consumer's machine: random schedules, and what must hold in all."""
 
+import math
 import random
 from types import SimpleNamespace
 from typing import Any, Final
@@ -284,6 +285,27 @@ class World:
 
         self.check_connections()
 
+    def check_times(self) -> None:
+        """Check that nothing is due before the machine wakes, and that its attributes are what their names say."""
+        machine = self.machine
+        due = {machine.pause.wake_at, machine.flow.wake_at, machine.touch_at, machine.subscriptions.wake_at}
+        due |= {due_at for _, due_at in machine.deferred.values()}
+        due |= {each.alive_at for part in self.parts for each in part.replaced}
+        for part in self.parts:
+            if (conn := part.conn) is None or machine.is_closing:
+                continue
+            if conn.lifetime is not None and not part.is_moved_from(conn):
+                due.add(conn.lifetime.next_phase_at(self.now) or math.inf)
+            if part.outage.began_at is not None:
+                due.add(part.settled_at)
+        assert machine.wake_at <= min(due), "something is due before"
+        for thing in (machine, machine.flow, machine.pause, machine.subscriptions, *machine.conns, *self.parts):
+            for name, value in vars(thing).items():
+                if name.lstrip("_").startswith(("is_", "has_", "may_")):
+                    assert isinstance(value, bool), name
+                elif name.endswith(("_at", "level", "count", "failures", "lives")):
+                    assert name in {"began_at", "subscribed_at"} or isinstance(value, int | float), name
+
     def check_connections(self) -> None:
         for part in self.parts:
             conn, opening = part.conn, part.opening
@@ -439,6 +461,7 @@ class World:
             self.expire()
             self.machine.tick(self.now, is_awaited=True)
             self.drain()
+            self.check_times()
         else:
             raise AssertionError(f"it ticks without end: {self.now} {self.machine.wake_at}")
         self.now = end

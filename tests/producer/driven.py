@@ -1,17 +1,36 @@
 """A machine with the owner that a test needs: it does what the machine asks for, and servers answer when asked to."""
 
-from typing import Any
+from typing import Any, Final
+
+from msgspec.structs import asdict
 
 from nsq_ha import ProducerConfig
 from nsq_ha.errors import RemoteProtocolError, server_error
 from nsq_ha.message import Receipt
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.producer.actions import Action, CheckChannels, CloseConnection, OpenConnection, Report
+from nsq_ha.producer.actions import (
+    Action,
+    CheckChannels,
+    CloseConnection,
+    ForgetTopic,
+    KeysMove,
+    LookUp,
+    OpenConnection,
+    Report,
+)
 from nsq_ha.producer.machine import ProducerMachine
-from nsq_ha.producer.state import Lane, ProducerConn, PublishRequest
+from nsq_ha.producer.state import Lane, ProducerConn, ProducerTopic, PublishRequest
+from tests.story import Story
 
 NODES = tuple(Node("h", number + 1, 0) for number in range(4))
+VERBS: Final = {
+    OpenConnection: "open",
+    CloseConnection: "close",
+    CheckChannels: "check",
+    ForgetTopic: "forget",
+    KeysMove: "keys move",
+}
 PLAIN = tuple(Node("h", number + 1, 0, is_plain=True) for number in range(4))
 
 
@@ -24,13 +43,14 @@ class Pub(PublishRequest, eq=False, kw_only=True):
         return [Receipt(self.topic, partition, nsqd, self.attempts)] * self.count
 
 
-class Driven:
+class Driven(Story):
     """The machine of a producer of topic ``t``.
 
     Attributes:
         machine: The machine.
-        now: The time.
         log: All that the machine asked for.
+        requests: What was published.
+        ended: How much of that has ended.
         written: What was written, by connection.
         opens: Whether attempts to connect succeed at once.
         checks: Whether partitions have their channels at once.
@@ -38,9 +58,11 @@ class Driven:
     """
 
     def __init__(self, *nodes: Node, **options: Any) -> None:  # noqa: ANN401 - of a producer
-        self.now = 100.0
+        super().__init__()
         self.machine = ProducerMachine(ProducerConfig(**options), lambda: 0.5)
         self.log: list[Action] = []
+        self.requests: list[PublishRequest] = []
+        self.ended = 0
         self.written: dict[ProducerConn, list[PublishRequest]] = {}
         self.opens = self.checks = True
         self.lifetime: float | None = None
@@ -60,6 +82,7 @@ class Driven:
     def publish(self, **fields: Any) -> Pub:  # noqa: ANN401 - a request's
         """Publish a message."""
         request = Pub(**{"topic": "t", "size": 1, "limit": 1000.0, **fields})
+        self.requests.append(request)
         self.machine.publish(request, self.now)
         self.serve()
         return request
@@ -67,15 +90,26 @@ class Driven:
     def serve(self) -> None:
         """Do what the machine asks for."""
         machine = self.machine
+        for each in machine.finished[self.ended :]:
+            self.tell("end", each, each.error)
+        self.ended = len(machine.finished)
         while machine.actions or machine.dirty:
             dirty, machine.dirty = machine.dirty, {}
             for lane in dirty:
                 while requests := machine.take(lane, self.now):
                     assert lane.conn is not None
                     self.written.setdefault(lane.conn, []).extend(requests)
+                    self.tell("write", lane.conn, *requests)
             actions, machine.actions = machine.actions, []
             self.log += actions
             for action in actions:
+                if isinstance(action, LookUp):
+                    assert action.topic in machine.topics.values()
+                    self.tell("look", action.how, unless_as="if old" if action.how == "if old" else None)
+                elif isinstance(action, Report):
+                    self.tell(*action, unless_as=action.lane if action.what == "failed" else None)
+                else:
+                    self.tell(VERBS[type(action)], *action)
                 if isinstance(action, OpenConnection) and self.opens:
                     self.open(action.conn)
                 elif isinstance(action, CheckChannels) and self.checks:
@@ -85,7 +119,9 @@ class Driven:
         """Let an attempt to connect succeed."""
         if self.lifetime is not None:
             conn.lifetime = Lifetime(self.now, self.lifetime, 0.0)
-        self.written.setdefault(conn, []).extend(self.machine.opened(conn, self.now))
+        asked = self.machine.opened(conn, self.now)
+        self.written.setdefault(conn, []).extend(asked)
+        self.tell("opened", conn, *asked)
 
     def ok(self, conn: ProducerConn | None, count: int = 1) -> None:
         """Let a server store what is unanswered."""
@@ -108,6 +144,25 @@ class Driven:
             self.machine.tick(self.now)
             self.serve()
         self.now = max(end, self.now)
+
+    def facts(self) -> list[str]:
+        facts = [f"next {self.machine.wake_at - 100.0:.2f}"]
+        counted = {self.word(lane): lane.counts for lane in self.topic.lanes.values()} | {"no lane": self.topic.unsent}
+        for name, counts in counted.items():
+            fields = [f"{field}={number}" for field, number in asdict(counts).items() if number]
+            facts += [f", {name}", *fields] if fields else ()
+        return facts + [
+            f"- {at} {each.failures}{' suspect' * each.is_suspect}" for at, each in self.machine.nsqds.items()
+        ]
+
+    def word(self, thing: object) -> str:
+        if isinstance(thing, ProducerConn):
+            return f"#{self.attempts.index(thing)}"
+        if isinstance(thing, PublishRequest):
+            return str(self.requests.index(thing)) if thing in self.requests else type(thing).__name__
+        if isinstance(thing, Lane):
+            return f"{thing.topic.name}-{thing.number}"
+        return thing.name if isinstance(thing, ProducerTopic) else super().word(thing)
 
     def lane(self, number: int = 0) -> Lane:
         """Return a lane."""
