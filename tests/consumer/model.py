@@ -65,6 +65,7 @@ class World:
         now: The time.
         handling: What handlers and tasks have, and who.
         handled: Numbers of messages that were finished by the application.
+        failed: Numbers of those that it requeued.
         late: Messages that were handed out and timed out.
     """
 
@@ -98,6 +99,7 @@ class World:
         self.tasks = [Recipient(), Recipient()]
         self.handling: list[tuple[Message, Recipient]] = []
         self.handled: set[tuple[int, int]] = set()
+        self.failed: set[tuple[int, int]] = set()
         self.late: set[Message] = set()
         self.allowed = 0
         self.requeued, self.returned = [0, 0], [0, 0]
@@ -133,6 +135,7 @@ class World:
             if isinstance(action, HasFailed):
                 if not action.message.answered:
                     action.message.answered = True
+                    self.failed.add(self.number_of(action.message))
                     machine.was_requeued(action.message, None, self.now)
                     machine.requeue(action.message, None, self.now)
             elif isinstance(action, FinishedCopy):
@@ -210,7 +213,11 @@ class World:
         assert in_flight <= self.machine.flow.max_in_flight, "a raise to more than max_in_flight"
 
     def answer(self, conn: Subscription, server: Server, command: WriteRequeue | WriteTouch | WriteFinish) -> None:
-        self.requeued[server.number] += isinstance(command, WriteRequeue) and command.message is not None
+        if isinstance(command, WriteRequeue) and (message := command.message) is not None:
+            self.requeued[server.number] += 1
+            assert message.returned or self.number_of(message) in self.failed, "returned without a reason"
+        if isinstance(command, WriteRequeue | WriteTouch) and command.message is not None:
+            assert command.message.id == command.message_id
         number = int.from_bytes(command.message_id[:8], "big") & 0xFFFF
         held = server.in_flight.get(number)
         if held is None or held[0] is not conn:
@@ -255,7 +262,8 @@ class World:
         assert len(alive) <= self.allowed, "more with the application than max_in_flight"
         by_handlers = [self.number_of(m) for m, taker in self.handling if taker.is_handler]
         assert len(by_handlers) == len(set(by_handlers)), "two handlers have one message"
-        queued = [m for m in machine.queue if m.state is State.QUEUED]
+        queued = list(machine.queue)
+        assert all(m.state is State.QUEUED for m in queued), "what is not to be handed out is in the queue"
         assert len({id(m) for m in queued}) == len(queued)
         for conn in machine.conns:
             for message_id, message in conn.messages.items():
@@ -509,6 +517,7 @@ class World:
             return
         message, delay = found[0], self.chance.choice((None, None, 0.0, 0.5))
         message.answered = True
+        self.failed.add(self.number_of(message))
         self.machine.was_requeued(message, delay, self.now)
         self.machine.requeue(message, delay, self.now)
 

@@ -19,10 +19,11 @@ from nsq_ha.errors import (
     server_error,
 )
 from nsq_ha.message import Receipt
-from nsq_ha.policy.liveness import DOUBTED_AFTER, OVERDUE_AFTER
+from nsq_ha.policy.liveness import DOUBTED_AFTER, OVERDUE_AFTER, STALLED_AFTER, stalled_at
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.actions import Action, CheckChannels, CloseConnection, OpenConnection
+from nsq_ha.producer.connections import LONGEST_PAUSE
 from nsq_ha.producer.machine import ProducerMachine
 from nsq_ha.producer.state import ConnectionStep, Gate, Lane, ProducerConn, PublishRequest
 from nsq_ha.protocol.refusals import FINAL
@@ -82,6 +83,7 @@ class Model(RuleBasedStateMachine):
         self.order: dict[object, list[int]] = {}
         self.requests: dict[int, Pub] = {}
         self.outcome: dict[int, Exception | None] = {}
+        self.errors: list[PublishError] = []
         self.cancelled: set[int] = set()
         self.never: set[int] = set()  # must not be stored any more
         self.gates: list[Gate] = []
@@ -109,6 +111,7 @@ class Model(RuleBasedStateMachine):
                 self.connect(self.opening.pop())
             finished, machine.finished = machine.finished, []
             for request in finished:
+                self.errors += [request.error] if isinstance(request.error, PublishError) else []
                 if isinstance(request, Pub):
                     self.ended(request)
                 elif request.error is None:
@@ -373,6 +376,29 @@ class Model(RuleBasedStateMachine):
         if machine.wake_at > self.now + 0.001:
             self.all_is_written()
 
+        self.nothing_is_due_before()
+
+    def nothing_is_due_before(self) -> None:
+        machine, now = self.machine, self.now
+        due = [math.inf]
+        for conn in machine.conns:
+            due += [*conn.leaving.values(), conn.grace_until if conn.sent else math.inf]
+            if conn.step is ConnectionStep.OPENING:
+                is_watched = self.retries and conn.asks is None and conn.replaces is None
+                due.append(conn.since + STALLED_AFTER if is_watched else math.inf)
+            elif conn.sent:
+                begins = stalled_at(conn.since, conn.sent[0].size)
+                due.append(begins if now < begins else now + LONGEST_PAUSE)
+            if conn.step is ConnectionStep.OPEN and conn.lifetime is not None:
+                due.append(conn.lifetime.next_phase_at(now) or math.inf)
+        for lane in self.lanes():
+            nsqd = machine.nsqd_of(lane)
+            if lane.is_needed and lane.conn is None and lane.opening is None:
+                due.append(max(lane.retry_at, -math.inf if nsqd is None else nsqd.retry_at))
+            elif lane.ready and lane.paused_until > now:
+                due.append(lane.paused_until)
+        assert machine.wake_at <= max(min(due), now) + 1e-6, "something is due before"
+
     def all_is_written(self) -> None:
         for lane in self.lanes():
             conn = lane.conn
@@ -396,9 +422,18 @@ class Model(RuleBasedStateMachine):
         assert not self.open_requests()
         assert not any(topic.waiting for topic in self.machine.topics.values())
         assert not any(lane.keys or lane.ready for lane in self.lanes())
+        self.all_is_counted()
         self.machine.close(ConnectionLostError("closed"))
         self.drain()
         assert not self.queue
+
+    def all_is_counted(self) -> None:
+        counts = [self.machine.past, *(lane.counts for lane in self.lanes())]
+        counts += [topic.unsent for topic in self.machine.topics.values()]
+        assert sum(each.failed for each in counts) == len(self.errors)
+        assert sum(each.uncertain for each in counts) == sum(error.maybe_stored for error in self.errors)
+        stored = [request for request in self.requests.values() if request.receipts is not None]
+        assert sum(each.published for each in counts) == len(stored)
 
     def all_is_well(self) -> None:
         """Let everything end, with a receipt if its time allows it."""
