@@ -22,11 +22,16 @@ class Story:
         self._last: dict[object, str] = {}
 
     def tell(self, *things: object, unless_as: object = None) -> None:
-        """Tell what has happened, unless it is as what was told last of a subject."""
-        text = " ".join(self.word(thing) for thing in things if thing is not None).strip()
-        if unless_as is None or self._last.get(unless_as) != text:
+        """Tell what has happened, unless it is as what was told last, at all or of a subject."""
+        text = " ".join(self.word(thing) for thing in things if thing is not None and thing != "")
+        if text not in {self._last.get(None), self._last.get(unless_as)}:
             self.events.append((self.now, text))
-        self._last[unless_as] = text
+        self._last[None] = self._last[unless_as] = text
+
+    def kind(self, action: object) -> str:
+        """Return how it names a kind of action; nothing if the action has a name."""
+        name = type(action).__name__.removeprefix("Write").removesuffix("Connection").lower()
+        return "" if hasattr(action, "what") else name
 
     def word(self, thing: object) -> str:
         """Return how it names something."""

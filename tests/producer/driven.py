@@ -1,6 +1,6 @@
 """A machine with the owner that a test needs: it does what the machine asks for, and servers answer when asked to."""
 
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import asdict
 
@@ -9,28 +9,12 @@ from nsq_ha.errors import RemoteProtocolError, server_error
 from nsq_ha.message import Receipt
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.producer.actions import (
-    Action,
-    CheckChannels,
-    CloseConnection,
-    ForgetTopic,
-    KeysMove,
-    LookUp,
-    OpenConnection,
-    Report,
-)
+from nsq_ha.producer.actions import Action, CheckChannels, CloseConnection, LookUp, OpenConnection, Report
 from nsq_ha.producer.machine import ProducerMachine
 from nsq_ha.producer.state import Lane, ProducerConn, ProducerTopic, PublishRequest
 from tests.story import Story
 
 NODES = tuple(Node("h", number + 1, 0) for number in range(4))
-VERBS: Final = {
-    OpenConnection: "open",
-    CloseConnection: "close",
-    CheckChannels: "check",
-    ForgetTopic: "forget",
-    KeysMove: "keys move",
-}
 PLAIN = tuple(Node("h", number + 1, 0, is_plain=True) for number in range(4))
 
 
@@ -83,7 +67,11 @@ class Driven(Story):
         """Publish a message."""
         request = Pub(**{"topic": "t", "size": 1, "limit": 1000.0, **fields})
         self.requests.append(request)
-        self.machine.publish(request, self.now)
+        writes_now = self.machine.publish(request, self.now)
+        conn = request.lane and request.lane.conn
+        assert writes_now in (True, False)
+        assert writes_now or (conn and conn.sent), "no answer would wake it"
+        assert not (writes_now and conn and conn.sent) or self.topic.waiting, "more may follow"
         self.serve()
         return request
 
@@ -105,11 +93,11 @@ class Driven(Story):
             for action in actions:
                 if isinstance(action, LookUp):
                     assert action.topic in machine.topics.values()
-                    self.tell("look", action.how, unless_as="if old" if action.how == "if old" else None)
+                    self.tell("look", action.how, unless_as=action.how == "if old" or None)
                 elif isinstance(action, Report):
                     self.tell(*action, unless_as=action.lane if action.what == "failed" else None)
                 else:
-                    self.tell(VERBS[type(action)], *action)
+                    self.tell(self.kind(action), *action)
                 if isinstance(action, OpenConnection) and self.opens:
                     self.open(action.conn)
                 elif isinstance(action, CheckChannels) and self.checks:

@@ -37,11 +37,11 @@ def test_an_idle_producer_closes_its_connections_and_forgets_the_topic() -> None
     driven.ok(driven.lane(0).conn)
     driven.wait(60.0)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-1 #0, write #0 0, connected t-1 #0, open #1, opened #1, check
-          t-0 #1, write #1 1, connected t-0 #1, write #0 2, end 1, end 0, end 2
+        | 0.00: open #0, opened #0, look if old, checkchannels t-1 #0, write #0 0, connected t-1 #0, open #1, opened #1,
+          checkchannels t-0 #1, write #1 1, connected t-0 #1, write #0 2, end 1, end 0, end 2
         | 15.00: write #1 3, end 3
         | 20.00: close #0 'closed the idle connection', disconnected t-1 = #0
-        | 35.00: close #1 =, disconnected t-0 = #1, forget t
+        | 35.00: close #1 =, disconnected t-0 = #1, forgettopic t
         | next inf, t-0 published=3, t-1 published=2
     """)
 
@@ -50,33 +50,31 @@ def test_an_nsqd_that_refuses_is_tried_less_and_less_often() -> None:
     driven = begun(NODE, connections_per_nsqd=1)
     driven.opens = False
     driven.publish()
-    for _ in range(8):
+    for _ in range(5):
         lose(driven, -1, REFUSED)
-        driven.wait(1.01)
+        driven.wait(1.71)
     driven.open(driven.attempts[-1])
     driven.serve()
     driven.ok(driven.lane().conn)
     driven.told("""
-        | 0.00: open #0, look if old, check t-0 #0, failed t-0 'refused', look soon, look often
-        | 0.10: open #1, check t-0 #1
+        | 0.00: open #0, look if old, checkchannels t-0 #0, failed t-0 'refused', look soon, look often
+        | 0.10: open #1, checkchannels t-0 #1
         | 0.85: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon
-        | 1.01: failed t-0 'refused', look soon
-        | 1.21: open #2, check t-0 #2
-        | 1.96: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon
-        | 2.02: failed t-0 'refused', look soon
-        | 2.42: open #3, check t-0 #3
-        | 3.03: look soon
-        | 3.83: open #4, check t-0 #4
-        | 4.04: look soon
-        | 5.04: open #5, check t-0 #5
-        | 5.05: failed t-0 = after 5.05 s and 8, look soon
-        | 6.05: open #6, check t-0 #6
-        | 6.06: failed t-0 =, look soon
-        | 7.06: open #7, check t-0 #7
-        | 7.07: look soon
-        | 8.07: open #8, check t-0 #8
-        | 8.08: opened #8, write #8 0, connected t-0 #8, look rarely, end 0, recovered t-0 #8 after 8.08 s and 10
-        | next 8.08, t-0 published=1 - h:1 0
+        | 1.60: look soon
+        | 1.71: failed t-0 'refused', look soon
+        | 1.91: open #2, checkchannels t-0 #2
+        | 2.66: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon
+        | 3.41: look soon
+        | 3.42: failed t-0 'refused', look soon
+        | 3.82: open #3, checkchannels t-0 #3
+        | 4.57: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon
+        | 5.13: failed t-0 'refused' after 5.13 s and 9, look soon
+        | 5.93: open #4, checkchannels t-0 #4
+        | 6.68: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon
+        | 6.84: failed t-0 'refused', look soon
+        | 7.84: open #5, checkchannels t-0 #5
+        | 8.55: opened #5, write #5 0, connected t-0 #5, look rarely, end 0, recovered t-0 #5 after 8.55 s and 11
+        | next 8.55, t-0 published=1 - h:1 0
     """)
 
 
@@ -90,7 +88,7 @@ def test_a_slow_attempt_to_connect_is_told_of_and_others_are_preferred() -> None
     driven.serve()
     driven.wait(2.0)
     driven.told("""
-        | 0.00: open #0, look if old, check t-1 #0, open #1, check t-0 #1
+        | 0.00: open #0, look if old, checkchannels t-1 #0, open #1, checkchannels t-0 #1
         | 0.75: failed t-1 'h:2 could not be connected to for 0.75 s or more', look soon, look often, failed t-0 'h:1
           could not be connected to for 0.75 s or more', look soon
         | 1.00: opened #1, write #1 1 0, connected t-0 #1, look rarely
@@ -113,8 +111,8 @@ def test_a_silent_leader_is_asked_over_another_connection_and_its_messages_move(
     driven.publish(limit=0.3)
     driven.wait(1.0)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-0 #0, write #0 0, connected t-0 #0, open #1, opened #1, check
-          t-1 #1, write #1 1, connected t-1 #1, write #0 2, end 1
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, open #1, opened #1,
+          checkchannels t-1 #1, write #1 1, connected t-1 #1, write #0 2, end 1
         | 0.75: write #1 2, failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon
         | 1.00: write #1 4
         | 1.30: end 4 'publish to t-1 failed (may be stored, attempts: 1): the leader h:2 did not answer in time'
@@ -130,7 +128,7 @@ def test_a_silent_leader_is_asked_over_another_connection_and_its_messages_move(
     driven.told("""
         | 2.00: end 0, close #2 'the question is over'
         | 2.00: close #0 'h:1 has answered no publish for 2.0 s: closing its connection', disconnected t-0 = #0, open
-          #3, opened #3, check t-0 #3, look often, connected t-0 #3, look rarely
+          #3, opened #3, checkchannels t-0 #3, look often, connected t-0 #3, look rarely
         | 2.10: write #3 3
         | 2.35: open #4, opened #4 2
         | 2.50: end 3, recovered t-0 #3, end 2, recovered t-1 #1
@@ -146,7 +144,7 @@ def test_a_leader_that_answers_nothing_is_left() -> None:
     driven.publish(keys=("a",), partition=0)
     driven.wait(4.0)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-0 #0, write #0 0, connected t-0 #0, write #0 1
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, write #0 1
         | 0.75: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon
         | 1.50: open #1, opened #1 0
         | 1.75: look soon
@@ -164,7 +162,7 @@ def test_a_leader_that_answers_nothing_is_left() -> None:
           publish for 16.0 s: closing its connection', closing t-0 'h:1 has answered no publish for 16.0 s: closing its
           connection' #0, close #0 =, close #7 'the question is over', disconnected t-0 'h:1 has answered no publish for
           16.0 s: closing its connection' #0, failed t-0 =, look soon, look often
-        | 16.11: open #8, opened #8, check t-0 #8, write #8 2, connected t-0 #8, look rarely
+        | 16.11: open #8, opened #8, checkchannels t-0 #8, write #8 2, connected t-0 #8, look rarely
         | next 16.86, t-0 failed=2 uncertain=2 retries=7 reconnects=1 - h:1 1
     """)
     driven.wait(0.8)
@@ -184,11 +182,11 @@ def test_a_silent_leader_for_which_nobody_waits_is_just_left() -> None:
     driven.wait(0.5)
     driven.ok(driven.lane().conn)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-0 #0, write #0 0, connected t-0 #0
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0
         | 0.50: end 0 'publish to t-0 failed (may be stored, attempts: 1): the leader h:1 did not answer in time'
         | 0.75: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon
         | 1.50: close #0 'h:1 has answered no publish for 1.5 s: closing its connection', disconnected t-0 = #0
-        | 2.00: open #1, opened #1, check t-0 #1, write #1 1, connected t-0 #1
+        | 2.00: open #1, opened #1, checkchannels t-0 #1, write #1 1, connected t-0 #1
         | 2.50: end 1, recovered t-0 #1
         | next 2.75, t-0 published=1 failed=1 uncertain=1 timed_out=1 reconnects=1 - h:1 0
     """)
@@ -203,9 +201,10 @@ def test_a_partition_that_moves_waits_a_moment_for_its_answers() -> None:
     driven.ok(driven.lane(0).conn)
     driven.ok(driven.lane(1).conn, 2)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-0 #0, write #0 0, connected t-0 #0, check t-1 #0, write #0 1,
-          connected t-1 #0, moved t-0 #0, disconnected t-0 'closed the connection to h:1: another node leads now' #0
-        | 0.25: open #1, opened #1, check t-0 #1, write #1 0, connected t-0 #1
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, checkchannels t-1
+          #0, write #0 1, connected t-1 #0, moved t-0 #0, disconnected t-0 'closed the connection to h:1: another node
+          leads now' #0
+        | 0.25: open #1, opened #1, checkchannels t-0 #1, write #1 0, connected t-0 #1
         | 0.50: end 0, end 1
         | next 0.75, t-0 published=1 retries=1 reconnects=1, t-1 published=1 - h:1 0 - h:2 0
     """)
@@ -227,7 +226,7 @@ def test_a_partition_without_a_leader_is_looked_for() -> None:
         | 0.10: look soon
         | 0.30: look soon
         | 0.70: look soon
-        | 1.00: open #0, opened #0, look if old, check t-0 #0, write #0 0, connected t-0 #0, look rarely, end 0,
+        | 1.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, look rarely, end 0,
           recovered t-0 #0, write #0 1, disconnected t-0 'lost' #0, failed t-0 =, look soon, look often, failed t-0 't-0
           has no leader that accepts writes now', look soon
         | 1.10: look soon
@@ -250,9 +249,9 @@ def test_a_leader_that_does_not_lead_yet_is_left_alone_for_a_moment() -> None:
     driven.machine.checked(driven.lane(0), driven.attempts[0], None, driven.now)
     driven.serve()
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-0 #0, open #1, opened #1, check t-1 #1
-        | 0.00: close #1 'it does not lead yet', failed t-1 =, look soon, look often, open #2, opened #2, check t-1 #2,
-          write #2 1, connected t-1 #2, look rarely
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, open #1, opened #1, checkchannels t-1 #1
+        | 0.00: close #1 'it does not lead yet', failed t-1 =, look soon, look often, open #2, opened #2, checkchannels
+          t-1 #2, write #2 1, connected t-1 #2, look rarely
         | 0.75: failed t-1 'the leader h:1 has not answered for 0.75 s or more' #2, look soon
         | 1.00: write #0 0, connected t-0 #0
         | next 1.00 - h:1 0
@@ -275,7 +274,7 @@ def test_refusals_are_told_of_and_pause() -> None:
     driven.answer(driven.lane().conn, b"E_BAD_MESSAGE x")
     driven.wait(0.5)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-0 #0, write #0 0, connected t-0 #0, refused t-0
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, refused t-0
           'E_FAILED_ON_NOT_LEADER' #0, failed t-0 = #0, look soon
         | 0.10: write #0 0
         | 0.30: refused t-0 'E_FAILED_ON_NOT_WRITABLE' #0, failed t-0 = #0, look soon
@@ -287,14 +286,14 @@ def test_refusals_are_told_of_and_pause() -> None:
         | 1.65: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon
         | 2.20: refused t-0 'E_UNAUTHORIZED x' #0, close #0 'closed the connection to renew its permissions:
           E_UNAUTHORIZED x', disconnected t-0 = #0, failed t-0 =, look soon, look often
-        | 2.30: open #1, opened #1, check t-0 #1, write #1 1 2 3, connected t-0 #1, look rarely
+        | 2.30: open #1, opened #1, checkchannels t-0 #1, write #1 1 2 3, connected t-0 #1, look rarely
         | 2.70: end 1 'publish to t-0 at h:1 failed (may be stored, attempts: 2): E_STRANGE', refused t-0 'E_STRANGE'
           #1, close #1 'closed the connection after an error that answers no publish: E_STRANGE', disconnected t-0 = #1,
           failed t-0 =, look soon, look often
-        | 2.90: open #2, opened #2, check t-0 #2, write #2 2 3, connected t-0 #2, look rarely
+        | 2.90: open #2, opened #2, checkchannels t-0 #2, write #2 2 3, connected t-0 #2, look rarely
         | 3.20: end 2 'publish to t-0 at h:1 failed (may be stored, attempts: 2): it is not OK', close #2 'it is not
           OK', disconnected t-0 = #2, failed t-0 =, look soon, look often
-        | 3.60: open #3, opened #3, check t-0 #3, write #3 3, connected t-0 #3, look rarely
+        | 3.60: open #3, opened #3, checkchannels t-0 #3, write #3 3, connected t-0 #3, look rarely
         | 3.70: end 3, recovered t-0 #3, write #3 4
         | 4.45: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #3, look soon
         | 4.90: end 4 'publish to t-0 at h:1 failed (not stored, attempts: 1): E_BAD_MESSAGE x', refused t-0
@@ -324,26 +323,8 @@ def test_an_unknown_topic_is_looked_up_often_and_fails_what_waits_after_a_while(
     """)
     driven.wait(60.0)
     driven.told("""
-        | 10.00: forget t
+        | 10.00: forgettopic t
         | next inf, no lane failed=2 timed_out=1
-    """)
-
-
-def test_more_partitions_are_used_later() -> None:
-    driven = begun(*NODES[:1], lookup_interval=0.5)
-    driven.publish()
-    driven.ok(driven.lane().conn)
-    driven.view(*NODES[:2])
-    for _ in range(3):
-        driven.publish()
-        driven.ok(driven.lane().conn)
-        driven.wait(4.0)
-    driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-0 #0, write #0 0, connected t-0 #0, end 0, write #0 1, end 1
-        | 4.00: write #0 2, end 2
-        | 6.50: keys move t 1 2
-        | 8.00: write #0 3, end 3
-        | next 608.00, t-0 published=4 - h:1 0
     """)
 
 
@@ -361,7 +342,7 @@ def test_a_connection_of_limited_life_is_replaced_in_time() -> None:
     driven.ok(driven.lane().conn)
     driven.wait(10.0)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-0 #0, write #0 0, connected t-0 #0, end 0
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, end 0
         | 2.00: write #0 1
         | 2.75: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon
         | 3.00: open #1, opened #1
@@ -387,7 +368,7 @@ def test_one_that_cannot_be_replaced_is_used_as_long_as_nsqd_can_write() -> None
     driven.wait(1.2)
     driven.ok(driven.lane().conn)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-0 #0, write #0 0, connected t-0 #0
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0
         | 0.75: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon
         | 1.75: look soon
         | 2.75: look soon
@@ -395,8 +376,8 @@ def test_one_that_cannot_be_replaced_is_used_as_long_as_nsqd_can_write() -> None
         | 3.20: open #2
         | 3.95: look soon
         | 4.75: close #0 'h:1 can no longer write to this connection', close #2 'no longer needed', disconnected t-0
-          'h:1 can no longer write to this connection' #0, open #3, opened #3, check t-0 #3, failed t-0 =, look soon,
-          look often, connected t-0 #3, look rarely
+          'h:1 can no longer write to this connection' #0, open #3, opened #3, checkchannels t-0 #3, failed t-0 =, look
+          soon, look often, connected t-0 #3, look rarely
         | 4.85: write #3 0
         | 5.40: end 0, write #3 1, recovered t-0 #3
         | next 5.60, t-0 published=1 retries=1 reconnects=1 - h:1 0
@@ -420,15 +401,15 @@ def test_plain_nsqds_that_stall_or_do_not_connect_get_no_messages_for_a_while() 
         driven.ok(driven.attempts[0], len(driven.attempts[0].sent))
         driven.wait(seconds)
     driven.told("""
-        | 0.00: open #0, look if old, check t-1 #0, open #1, check t-2 #1, open #2, check t-0 #2, opened #0, opened #1,
-          write #0 0, write #1 1, connected t-1 #0, connected t-2 #1, write #0 2, failed t-0 'refused', look soon, look
-          often, end 0, end 2
+        | 0.00: open #0, look if old, checkchannels t-1 #0, open #1, checkchannels t-2 #1, open #2, checkchannels t-0
+          #2, opened #0, opened #1, write #0 0, write #1 1, connected t-1 #0, connected t-2 #1, write #0 2, failed t-0
+          'refused', look soon, look often, end 0, end 2
         | 0.00: look rarely
         | 0.75: write #0 1, failed t-2 'nsqd h:3 has not answered for 0.75 s or more' #1, look soon
-        | 1.05: write #0 3, open #3, check t-0 #3, write #0 4, end 1, end 3, end 4
+        | 1.05: write #0 3, open #3, checkchannels t-0 #3, write #0 4, end 1, end 3, end 4
         | 1.35: write #0 5, write #0 6, end 5, end 6
         | 1.50: close #1 'h:3 has answered no publish for 1.5 s: closing its connection', disconnected t-2 = #1
-        | 2.35: write #0 7, write #0 8, open #4, check t-2 #4, end 7, end 8
+        | 2.35: write #0 7, write #0 8, open #4, checkchannels t-2 #4, end 7, end 8
         | 4.35: write #0 9, write #0 10, end 9, end 10
         | next 7.60, t-1 published=11 - h:2 0 - h:3 0 suspect - h:1 1 suspect
     """)
@@ -444,11 +425,11 @@ def test_without_retries_what_is_lost_fails() -> None:
     driven.wait(DOUBTED_AFTER + 0.5)
     driven.ok(driven.lane().conn)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-0 #0, write #0 0, connected t-0 #0, end 0 'publish to t-0 at
-          h:1 failed (may be stored, attempts: 1): lost', end 1 'publish to t-0 not sent: lost', disconnected t-0 'lost'
-          #0, failed t-0 =, look soon, look often
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, end 0 'publish to
+          t-0 at h:1 failed (may be stored, attempts: 1): lost', end 1 'publish to t-0 not sent: lost', disconnected t-0
+          'lost' #0, failed t-0 =, look soon, look often
         | 0.00: look rarely
-        | 1.50: open #1, opened #1, check t-0 #1, write #1 2, connected t-0 #1
+        | 1.50: open #1, opened #1, checkchannels t-0 #1, write #1 2, connected t-0 #1
         | 2.25: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #1, look soon
         | 3.25: look soon
         | 3.50: end 2, recovered t-0 #1
@@ -467,7 +448,7 @@ def test_a_large_batch_holds_up_the_others_until_it_is_queued() -> None:
     driven.machine.leave_gate(gate, driven.now)
     driven.serve()
     driven.told("""
-        | 0.00: end Gate, open #0, opened #0, look if old, check t-0 #0, write #0 2, connected t-0 #0
+        | 0.00: end Gate, open #0, opened #0, look if old, checkchannels t-0 #0, write #0 2, connected t-0 #0
         | 0.50: end 0 'publish to t not sent: timed out waiting behind earlier publishes to the same topic: raise
           timeout=, or publish smaller batches if a large one is before it'
         | 0.60: write #0 1
@@ -484,10 +465,10 @@ def test_the_end_closes_all() -> None:
     driven.machine.close(ConnectionLostError("the producer was closed"))
     driven.serve()
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-0 #0, write #0 0, connected t-0 #0, open #1, check t-1 #1, end
-          0 'publish to t-0 at h:1 failed (may be stored, attempts: 1): the producer was closed', end 1 'publish to t-0
-          not sent: the producer was closed', end 2 'publish to t-1 not sent: the producer was closed', close #0 'the
-          producer was closed', disconnected t-0 = #0, close #1 =
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, open #1,
+          checkchannels t-1 #1, end 0 'publish to t-0 at h:1 failed (may be stored, attempts: 1): the producer was
+          closed', end 1 'publish to t-0 not sent: the producer was closed', end 2 'publish to t-1 not sent: the
+          producer was closed', close #0 'the producer was closed', disconnected t-0 = #0, close #1 =
         | next 0.00, t-0 failed=2 uncertain=1, t-1 failed=1 - h:1 0 - h:2 0
     """)
 
@@ -508,7 +489,7 @@ def test_a_full_socket_gets_the_rest_when_it_has_space_again() -> None:
     driven.machine.closed(conn, server_error(b"E_INVALID x"), driven.now)
     driven.wait(0.2)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, check t-0 #0, write #0 0, connected t-0 #0
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0
         | 0.10: write #0 1 2, write #0 3, end 0, end 1, write #0 4 5
         | 0.20: end 2 'publish to t-0 at h:1 failed (may be stored, attempts: 1): E_INVALID x', end 3 =, end 4 =, end 5
           'publish to t-0 at h:1 failed (not stored, attempts: 1): E_INVALID x', disconnected t-0 'E_INVALID x' #0,
