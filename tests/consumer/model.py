@@ -519,7 +519,8 @@ class World:
         message.answered = True
         self.failed.add(self.number_of(message))
         self.machine.was_requeued(message, delay, self.now)
-        self.machine.requeue(message, delay, self.now)
+        was_in_flight = message.state is not State.ORPHANED
+        assert self.machine.requeue(message, delay, self.now) in {True, was_in_flight}
 
     def step_gives_up(self) -> None:
         if (found := self.one()) is None or found[0].answered:
@@ -556,7 +557,7 @@ class World:
 
     def step_touches(self) -> None:
         if self.handling and not (message := self.chance.choice(self.handling)[0]).answered:
-            self.machine.touch(message, self.now)
+            assert self.machine.touch(message, self.now) in {True, message.state is not State.ORPHANED}
 
     def step_pauses(self) -> None:
         self.machine.set_max_in_flight(self.chance.choice((1, 2, 4, 8)), self.now)

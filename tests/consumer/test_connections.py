@@ -306,10 +306,11 @@ def test_a_final_refusal_of_a_new_leader_ends_what_is_read(driven: Driven) -> No
 
 
 def test_with_nsqd_a_missing_topic_is_explained() -> None:
-    driven = Driven(nsqd=("one:1",))
-    driven.view({0: ONE}, plain=True)
-    driven.subscriptions.failed(driven.opening(), TopicNotExistError("E_TOPIC_NOT_EXIST"), driven.now)
-    assert "give lookupd=" in str(driven.part.trouble)
+    for options in ({"nsqd": ("one:1",)}, {}):
+        driven = Driven(**options)
+        driven.view({0: ONE}, plain=True)
+        driven.subscriptions.failed(driven.opening(), TopicNotExistError("E_TOPIC_NOT_EXIST"), driven.now)
+        assert ("give lookupd=" in str(driven.part.trouble)) is bool(options)
 
 
 # ------------------------------------------------------------ what is read
@@ -361,12 +362,22 @@ def test_a_partition_that_is_gone_keeps_its_counts() -> None:
     assert [each.what for each in driven.took()] == ["disconnected"], "nobody connects again"
 
 
+NO_TAGS = (
+    "topic 'orders' has no tags, so tag='a' would receive every message: remove tag=, or create the topic as an"
+    " extended one"
+)
+NO_HEADERS = (
+    "messages of topic 'orders' have no headers, so nsqd would ignore ext_filter= and deliver every message: remove"
+    " ext_filter=, or create the topic as an extended one"
+)
+
+
 @pytest.mark.parametrize(
     ("options", "meta", "said"),
     [
         ({"partitions": (0, 7)}, {}, "partitions: topic 'orders' has only partition 0, not 7"),
-        ({"tag": "a"}, {}, "has no tags"),
-        ({"ext_filter": ExtFilter.equals("k", "v")}, {}, "have no headers"),
+        ({"tag": "a"}, {}, NO_TAGS),
+        ({"ext_filter": ExtFilter.equals("k", "v")}, {}, NO_HEADERS),
         ({"ordered": True}, {"plain": True}, "ordered"),
     ],
 )
@@ -374,14 +385,28 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], meta: dict
     driven = Driven(**options)
     driven.view({0: ONE}, **meta)
     (unreadable,) = driven.took(Unreadable)
-    assert said in str(unreadable.error)
+    assert str(unreadable.error).endswith(said) or said == "ordered"
     assert driven.machine.partitions == {}
 
 
 def test_options_without_effect_are_warned_about_once() -> None:
     driven = Driven(ordered=True, skip_header={"k": "v"})
     driven.view({0: ONE})
-    assert len(driven.took(Said)) == 2
+    assert driven.took(Said) == [
+        Said(
+            is_warning=True,
+            text="messages of this topic have no headers, so skip_header= skips none of them: remove it, or create the"
+            " topic as an extended one",
+        ),
+        Said(
+            is_warning=True,
+            text="the topic is not ordered: ordered=True makes this channel ordered for all its consumers, one message"
+            " at a time for each partition, until nsqd's /channel/setorder is called with order=false",
+        ),
+    ]
+    driven.machine.partitions.clear()
+    driven.view({0: ONE})
+    assert driven.took(Said) == []
     assert driven.opening().is_ordered
 
 
@@ -475,6 +500,7 @@ def test_so_is_one_without_messages(driven: Driven) -> None:
     driven.part.retry_at = driven.now + 100.0
     driven.after(4.8)
     assert first.stage is Stage.CLOSED
+    assert driven.took("abort")[0].reason is driven.part.trouble
     assert driven.part.failures == 1
 
 

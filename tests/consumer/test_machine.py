@@ -18,6 +18,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "touched": {"auto_touch": True},
     "no pause": {"handler_backoff": None},
     "failing": {"more": ("fails",) * 6, "handler_backoff": Backoff(0.5, 2.0)},
+    "giving up": {"more": ("fails", "gives_up") * 4, "handler_backoff": Backoff(0.5, 2.0)},
     "tls and failing": {"tls": True, "more": ("fails",) * 6, "max_in_flight": 2, "handler_backoff": Backoff(0.5, 2.0)},
     "slow": {"more": SLOW},
     "slow and plain": {"more": SLOW, "plain": True, "max_in_flight": 8},

@@ -127,10 +127,13 @@ class Driven(Story):
     def wait(self, seconds: float) -> None:
         """Let time pass."""
         end = self.now + seconds
+        ticks = 0
         while self.machine.wake_at <= end:
             self.now = max(self.now + 0.001, self.machine.wake_at)
             self.machine.tick(self.now)
             self.serve()
+            ticks += 1
+            assert ticks < 1000 + 20 * seconds, "it ticks without end"
         self.now = max(end, self.now)
 
     def facts(self) -> list[str]:

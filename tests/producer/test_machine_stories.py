@@ -5,11 +5,10 @@ A line is a moment: seconds since the beginning. Connections (#) and publishes h
 
 from typing import Any
 
-from nsq_ha.errors import ConnectError, ConnectionLostError, NoLeaderError, NsqError, server_error
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, server_error
 from nsq_ha.options.types import Backoff
-from nsq_ha.policy.liveness import DOUBTED_AFTER, STALLED_AFTER
+from nsq_ha.policy.liveness import STALLED_AFTER
 from nsq_ha.policy.topology import TopicView
-from nsq_ha.producer.state import Gate
 from tests.producer.driven import NODES, PLAIN, Driven
 
 LOST = ConnectionLostError("lost")
@@ -38,11 +37,9 @@ def test_an_idle_producer_closes_its_connections_and_forgets_the_topic() -> None
     driven.wait(60.0)
     driven.told("""
         | 0.00: open #0, opened #0, look if old, checkchannels t-1 #0, write #0 0, connected t-1 #0, open #1, opened #1,
-          checkchannels t-0 #1, write #1 1, connected t-0 #1, write #0 2, end 1, end 0, end 2
-        | 15.00: write #1 3, end 3
-        | 20.00: close #0 'closed the idle connection', disconnected t-1 = #0
-        | 35.00: close #1 =, disconnected t-0 = #1, forgettopic t
-        | next inf, t-0 published=3, t-1 published=2
+        checkchannels t-0 #1, write #1 1, connected t-0 #1, write #0 2, end 1, end 0, end 2 | 15.00: write #1 3, end 3 |
+        20.00: close #0 'closed the idle connection', disconnected t-1 = #0 | 35.00: close #1 =, disconnected t-0 = #1,
+        forgettopic t | next inf, t-0 published=3, t-1 published=2
     """)
 
 
@@ -57,24 +54,15 @@ def test_an_nsqd_that_refuses_is_tried_less_and_less_often() -> None:
     driven.serve()
     driven.ok(driven.lane().conn)
     driven.told("""
-        | 0.00: open #0, look if old, checkchannels t-0 #0, failed t-0 'refused', look soon, look often
-        | 0.10: open #1, checkchannels t-0 #1
-        | 0.85: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon
-        | 1.60: look soon
-        | 1.71: failed t-0 'refused', look soon
-        | 1.91: open #2, checkchannels t-0 #2
-        | 2.66: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon
-        | 3.41: look soon
-        | 3.42: failed t-0 'refused', look soon
-        | 3.82: open #3, checkchannels t-0 #3
-        | 4.57: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon
-        | 5.13: failed t-0 'refused' after 5.13 s and 9, look soon
-        | 5.93: open #4, checkchannels t-0 #4
-        | 6.68: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon
-        | 6.84: failed t-0 'refused', look soon
-        | 7.84: open #5, checkchannels t-0 #5
-        | 8.55: opened #5, write #5 0, connected t-0 #5, look rarely, end 0, recovered t-0 #5 after 8.55 s and 11
-        | next 8.55, t-0 published=1 - h:1 0
+        | 0.00: open #0, look if old, checkchannels t-0 #0, failed t-0 'refused', look soon, look often | 0.10: open #1,
+        checkchannels t-0 #1 | 0.85: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon | 1.60:
+        look soon | 1.71: failed t-0 'refused', look soon | 1.91: open #2, checkchannels t-0 #2 | 2.66: failed t-0 'h:1
+        could not be connected to for 0.75 s or more', look soon | 3.41: look soon | 3.42: failed t-0 'refused', look
+        soon | 3.82: open #3, checkchannels t-0 #3 | 4.57: failed t-0 'h:1 could not be connected to for 0.75 s or
+        more', look soon | 5.13: failed t-0 'refused' after 5.13 s and 9, look soon | 5.93: open #4, checkchannels t-0
+        #4 | 6.68: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon | 6.84: failed t-0
+        'refused', look soon | 7.84: open #5, checkchannels t-0 #5 | 8.55: opened #5, write #5 0, connected t-0 #5, look
+        rarely, end 0, recovered t-0 #5 after 8.55 s and 11 | next 8.55, t-0 published=1 - h:1 0
     """)
 
 
@@ -88,16 +76,12 @@ def test_a_slow_attempt_to_connect_is_told_of_and_others_are_preferred() -> None
     driven.serve()
     driven.wait(2.0)
     driven.told("""
-        | 0.00: open #0, look if old, checkchannels t-1 #0, open #1, checkchannels t-0 #1
-        | 0.75: failed t-1 'h:2 could not be connected to for 0.75 s or more', look soon, look often, failed t-0 'h:1
-          could not be connected to for 0.75 s or more', look soon
-        | 1.00: opened #1, write #1 1 0, connected t-0 #1, look rarely
-        | 1.75: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #1, look soon
-        | 2.00: end 1 'publish to t-0 failed (may be stored, attempts: 1): the leader h:1 has not answered for 0.75 s or
-          more'
-        | 2.75: open #2
-        | 3.00: look soon
-        | next 3.25, t-0 failed=1 uncertain=1 timed_out=1 - h:2 0 suspect - h:1 0
+        | 0.00: open #0, look if old, checkchannels t-1 #0, open #1, checkchannels t-0 #1 | 0.75: failed t-1 'h:2 could
+        not be connected to for 0.75 s or more', look soon, look often, failed t-0 'h:1 could not be connected to for
+        0.75 s or more', look soon | 1.00: opened #1, write #1 1 0, connected t-0 #1, look rarely | 1.75: failed t-0
+        'the leader h:1 has not answered for 0.75 s or more' #1, look soon | 2.00: end 1 'publish to t-0 failed (may be
+        stored, attempts: 1): the leader h:1 has not answered for 0.75 s or more' | 2.75: open #2 | 3.00: look soon |
+        next 3.25, t-0 failed=1 uncertain=1 timed_out=1 - h:2 0 suspect - h:1 0
     """)
 
 
@@ -107,18 +91,17 @@ def test_a_silent_leader_is_asked_over_another_connection_and_its_messages_move(
         driven.publish(keys=keys, partition=0 if keys else None)
     driven.ok(driven.lane(1).conn)
     driven.publish(keys=("k",), partition=0)
-    driven.wait(1.0)
-    driven.publish(limit=0.3)
-    driven.wait(1.0)
+    driven.wait(0.5)
+    driven.publish(limit=0.6)
+    driven.publish()
+    driven.wait(1.5)
     driven.told("""
         | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, open #1, opened #1,
-          checkchannels t-1 #1, write #1 1, connected t-1 #1, write #0 2, end 1
-        | 0.75: write #1 2, failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon
-        | 1.00: write #1 4
-        | 1.30: end 4 'publish to t-1 failed (may be stored, attempts: 1): the leader h:2 did not answer in time'
-        | 1.50: open #2, opened #2 0, failed t-1 'the leader h:2 has not answered for 0.75 s or more' #1, look soon
-        | 1.75: look soon
-        | next 2.00, t-0 retries=1, t-1 published=1 failed=1 uncertain=1 timed_out=1 - h:1 0 - h:2 0
+        checkchannels t-1 #1, write #1 1, connected t-1 #1, write #0 2, end 1 | 0.50: write #1 4, write #0 5 | 0.75:
+        write #1 2, failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon | 1.10: end 4 'publish
+        to t-1 failed (may be stored, attempts: 1): the leader h:2 did not answer in time' | 1.25: write #1 5, failed
+        t-1 'the leader h:2 has not answered for 0.75 s or more' #1, look soon | 1.50: open #2, opened #2 0 | 1.75: look
+        soon | next 2.00, t-0 retries=1, t-1 published=1 failed=1 uncertain=1 timed_out=1 - h:1 0 - h:2 0
     """)
     driven.ok(driven.attempts[2])
     driven.wait(0.5)
@@ -126,14 +109,11 @@ def test_a_silent_leader_is_asked_over_another_connection_and_its_messages_move(
         assert conn is not None
         driven.ok(conn, len(conn.sent))
     driven.told("""
-        | 2.00: end 0, close #2 'the question is over'
-        | 2.00: close #0 'h:1 has answered no publish for 2.0 s: closing its connection', disconnected t-0 = #0, open
-          #3, opened #3, checkchannels t-0 #3, look often, connected t-0 #3, look rarely
-        | 2.10: write #3 3
-        | 2.35: open #4, opened #4 2
-        | 2.50: end 3, recovered t-0 #3, end 2, recovered t-1 #1
-        | next 2.60, t-0 published=2 retries=1 reconnects=1, t-1 published=3 failed=1 uncertain=1 timed_out=1 retries=1
-          - h:1 0 - h:2 0
+        | 2.00: end 0, close #2 'the question is over' | 2.00: close #0 'h:1 has answered no publish for 2.0 s: closing
+        its connection', disconnected t-0 = #0, open #3, opened #3, checkchannels t-0 #3, open #4, opened #4 2, look
+        often, connected t-0 #3, look rarely | 2.10: write #3 3 | 2.35: look soon | 2.50: end 3, recovered t-0 #3, end
+        2, end 5, recovered t-1 #1 | next 2.60, t-0 published=2 retries=1 reconnects=1, t-1 published=4 failed=1
+        uncertain=1 timed_out=1 retries=1 - h:1 0 - h:2 0
     """)
 
 
@@ -142,53 +122,23 @@ def test_a_leader_that_answers_nothing_is_left() -> None:
     for key in ("a", "b"):
         driven.publish(keys=(key,), partition=0)
     driven.publish(keys=("a",), partition=0)
-    driven.wait(4.0)
-    driven.told("""
-        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, write #0 1
-        | 0.75: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon
-        | 1.50: open #1, opened #1 0
-        | 1.75: look soon
-        | 2.75: look soon
-        | 3.50: close #1 'h:1 has answered no publish for 2.0 s: closing its connection'
-        | 3.75: look soon, open #2, opened #2 1
-        | next 4.00, t-0 retries=2 - h:1 0
-    """)
-    driven.wait(11.9)
+    driven.wait(15.9)
     driven.events.clear()
     driven.wait(0.6)
     driven.told("""
         | 16.01: end 0 'publish to t-0 failed (may be stored, attempts: 5): h:1 has answered no publish for 16.0 s:
-          closing its connection', end 1 'publish to t-0 failed (may be stored, attempts: 4): h:1 has answered no
-          publish for 16.0 s: closing its connection', closing t-0 'h:1 has answered no publish for 16.0 s: closing its
-          connection' #0, close #0 =, close #7 'the question is over', disconnected t-0 'h:1 has answered no publish for
-          16.0 s: closing its connection' #0, failed t-0 =, look soon, look often
-        | 16.11: open #8, opened #8, checkchannels t-0 #8, write #8 2, connected t-0 #8, look rarely
-        | next 16.86, t-0 failed=2 uncertain=2 retries=7 reconnects=1 - h:1 1
+        closing its connection', end 1 'publish to t-0 failed (may be stored, attempts: 4): h:1 has answered no publish
+        for 16.0 s: closing its connection', closing t-0 'h:1 has answered no publish for 16.0 s: closing its
+        connection' #0, close #0 =, close #7 'the question is over', disconnected t-0 'h:1 has answered no publish for
+        16.0 s: closing its connection' #0, failed t-0 =, look soon, look often | 16.11: open #8, opened #8,
+        checkchannels t-0 #8, write #8 2, connected t-0 #8, look rarely | next 16.86, t-0 failed=2 uncertain=2 retries=7
+        reconnects=1 - h:1 1
     """)
     driven.wait(0.8)
     driven.ok(driven.lane().conn)
     driven.told("""
-        | 16.86: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #8, look soon
-        | 17.30: end 2, recovered t-0 #8 after 16.55 s and 71
-        | next 17.36, t-0 published=1 failed=2 uncertain=2 retries=7 reconnects=1 - h:1 0
-    """)
-
-
-def test_a_silent_leader_for_which_nobody_waits_is_just_left() -> None:
-    driven = begun(NODE)
-    driven.publish(limit=0.5)
-    driven.wait(2.0)
-    driven.publish()
-    driven.wait(0.5)
-    driven.ok(driven.lane().conn)
-    driven.told("""
-        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0
-        | 0.50: end 0 'publish to t-0 failed (may be stored, attempts: 1): the leader h:1 did not answer in time'
-        | 0.75: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon
-        | 1.50: close #0 'h:1 has answered no publish for 1.5 s: closing its connection', disconnected t-0 = #0
-        | 2.00: open #1, opened #1, checkchannels t-0 #1, write #1 1, connected t-0 #1
-        | 2.50: end 1, recovered t-0 #1
-        | next 2.75, t-0 published=1 failed=1 uncertain=1 timed_out=1 reconnects=1 - h:1 0
+        | 16.86: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #8, look soon | 17.30: end 2, recovered
+        t-0 #8 after 16.55 s and 71 | next 17.36, t-0 published=1 failed=2 uncertain=2 retries=7 reconnects=1 - h:1 0
     """)
 
 
@@ -202,11 +152,9 @@ def test_a_partition_that_moves_waits_a_moment_for_its_answers() -> None:
     driven.ok(driven.lane(1).conn, 2)
     driven.told("""
         | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, checkchannels t-1
-          #0, write #0 1, connected t-1 #0, moved t-0 #0, disconnected t-0 'closed the connection to h:1: another node
-          leads now' #0
-        | 0.25: open #1, opened #1, checkchannels t-0 #1, write #1 0, connected t-0 #1
-        | 0.50: end 0, end 1
-        | next 0.75, t-0 published=1 retries=1 reconnects=1, t-1 published=1 - h:1 0 - h:2 0
+        #0, write #0 1, connected t-1 #0, moved t-0 #0, disconnected t-0 'closed the connection to h:1: another node
+        leads now' #0 | 0.25: open #1, opened #1, checkchannels t-0 #1, write #1 0, connected t-0 #1 | 0.50: end 0, end
+        1 | next 0.75, t-0 published=1 retries=1 reconnects=1, t-1 published=1 - h:1 0 - h:2 0
     """)
 
 
@@ -222,39 +170,12 @@ def test_a_partition_without_a_leader_is_looked_for() -> None:
     lose(driven, -1)
     driven.wait(0.6)
     driven.told("""
-        | 0.00: failed t-0 't-0 has no leader that accepts writes now', look soon, look often
-        | 0.10: look soon
-        | 0.30: look soon
-        | 0.70: look soon
-        | 1.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, look rarely, end 0,
-          recovered t-0 #0, write #0 1, disconnected t-0 'lost' #0, failed t-0 =, look soon, look often, failed t-0 't-0
-          has no leader that accepts writes now', look soon
-        | 1.10: look soon
-        | 1.30: look soon
-        | 1.50: end 1 'publish to t-0 at h:2 failed (may be stored, attempts: 1): t-0 has no leader that accepts writes
-          now', look rarely
-        | next 601.00, t-0 published=1 failed=1 uncertain=1 timed_out=1 retries=1 - h:2 1
-    """)
-
-
-def test_a_leader_that_does_not_lead_yet_is_left_alone_for_a_moment() -> None:
-    driven = begun(*NODES[:1] * 2, connections_per_nsqd=1)
-    driven.checks = False
-    driven.publish(keys=("k",), partition=0)
-    driven.publish(keys=("k",), partition=1)
-    for conn in driven.attempts[:2]:
-        driven.machine.checked(driven.lane(1), conn, NoLeaderError("it does not lead yet"), driven.now)
-    driven.checks = True
-    driven.wait(1.0)
-    driven.machine.checked(driven.lane(0), driven.attempts[0], None, driven.now)
-    driven.serve()
-    driven.told("""
-        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, open #1, opened #1, checkchannels t-1 #1
-        | 0.00: close #1 'it does not lead yet', failed t-1 =, look soon, look often, open #2, opened #2, checkchannels
-          t-1 #2, write #2 1, connected t-1 #2, look rarely
-        | 0.75: failed t-1 'the leader h:1 has not answered for 0.75 s or more' #2, look soon
-        | 1.00: write #0 0, connected t-0 #0
-        | next 1.00 - h:1 0
+        | 0.00: failed t-0 't-0 has no leader that accepts writes now', look soon, look often | 0.10: look soon | 0.30:
+        look soon | 0.70: look soon | 1.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected
+        t-0 #0, look rarely, end 0, recovered t-0 #0, write #0 1, disconnected t-0 'lost' #0, failed t-0 =, look soon,
+        look often, failed t-0 't-0 has no leader that accepts writes now', look soon | 1.10: look soon | 1.30: look
+        soon | 1.50: end 1 'publish to t-0 at h:2 failed (may be stored, attempts: 1): t-0 has no leader that accepts
+        writes now', look rarely | next 601.00, t-0 published=1 failed=1 uncertain=1 timed_out=1 retries=1 - h:2 1
     """)
 
 
@@ -275,31 +196,23 @@ def test_refusals_are_told_of_and_pause() -> None:
     driven.wait(0.5)
     driven.told("""
         | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, refused t-0
-          'E_FAILED_ON_NOT_LEADER' #0, failed t-0 = #0, look soon
-        | 0.10: write #0 0
-        | 0.30: refused t-0 'E_FAILED_ON_NOT_WRITABLE' #0, failed t-0 = #0, look soon
-        | 0.50: write #0 0
-        | 0.60: refused t-0 'E_PUB_FAILED x' #0, failed t-0 = #0, look soon
-        | 0.85: write #0 0
-        | 0.90: end 0 'publish to t-0 at h:1 failed (not stored, attempts: 4): E_BAD_TOPIC x', write #0 1, refused t-0
-          'E_BAD_TOPIC x' #0
-        | 1.65: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon
-        | 2.20: refused t-0 'E_UNAUTHORIZED x' #0, close #0 'closed the connection to renew its permissions:
-          E_UNAUTHORIZED x', disconnected t-0 = #0, failed t-0 =, look soon, look often
-        | 2.30: open #1, opened #1, checkchannels t-0 #1, write #1 1 2 3, connected t-0 #1, look rarely
-        | 2.70: end 1 'publish to t-0 at h:1 failed (may be stored, attempts: 2): E_STRANGE', refused t-0 'E_STRANGE'
-          #1, close #1 'closed the connection after an error that answers no publish: E_STRANGE', disconnected t-0 = #1,
-          failed t-0 =, look soon, look often
-        | 2.90: open #2, opened #2, checkchannels t-0 #2, write #2 2 3, connected t-0 #2, look rarely
-        | 3.20: end 2 'publish to t-0 at h:1 failed (may be stored, attempts: 2): it is not OK', close #2 'it is not
-          OK', disconnected t-0 = #2, failed t-0 =, look soon, look often
-        | 3.60: open #3, opened #3, checkchannels t-0 #3, write #3 3, connected t-0 #3, look rarely
-        | 3.70: end 3, recovered t-0 #3, write #3 4
-        | 4.45: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #3, look soon
-        | 4.90: end 4 'publish to t-0 at h:1 failed (not stored, attempts: 1): E_BAD_MESSAGE x', refused t-0
-          'E_BAD_MESSAGE x' #3, close #3 'closed the connection after a refused MPUB_EXT', disconnected t-0 = #3, failed
-          t-0 =, look soon
-        | next 603.70, t-0 published=1 failed=6 uncertain=2 retries=7 reconnects=3 - h:1 1
+        'E_FAILED_ON_NOT_LEADER' #0, failed t-0 = #0, look soon | 0.10: write #0 0 | 0.30: refused t-0
+        'E_FAILED_ON_NOT_WRITABLE' #0, failed t-0 = #0, look soon | 0.50: write #0 0 | 0.60: refused t-0 'E_PUB_FAILED
+        x' #0, failed t-0 = #0, look soon | 0.85: write #0 0 | 0.90: end 0 'publish to t-0 at h:1 failed (not stored,
+        attempts: 4): E_BAD_TOPIC x', write #0 1, refused t-0 'E_BAD_TOPIC x' #0 | 1.65: failed t-0 'the leader h:1 has
+        not answered for 0.75 s or more' #0, look soon | 2.20: refused t-0 'E_UNAUTHORIZED x' #0, close #0 'closed the
+        connection to renew its permissions: E_UNAUTHORIZED x', disconnected t-0 = #0, failed t-0 =, look soon, look
+        often | 2.30: open #1, opened #1, checkchannels t-0 #1, write #1 1 2 3, connected t-0 #1, look rarely | 2.70:
+        end 1 'publish to t-0 at h:1 failed (may be stored, attempts: 2): E_STRANGE', refused t-0 'E_STRANGE' #1, close
+        #1 'closed the connection after an error that answers no publish: E_STRANGE', disconnected t-0 = #1, failed t-0
+        =, look soon, look often | 2.90: open #2, opened #2, checkchannels t-0 #2, write #2 2 3, connected t-0 #2, look
+        rarely | 3.20: end 2 'publish to t-0 at h:1 failed (may be stored, attempts: 2): it is not OK', close #2 'it is
+        not OK', disconnected t-0 = #2, failed t-0 =, look soon, look often | 3.60: open #3, opened #3, checkchannels
+        t-0 #3, write #3 3, connected t-0 #3, look rarely | 3.70: end 3, recovered t-0 #3, write #3 4 | 4.45: failed t-0
+        'the leader h:1 has not answered for 0.75 s or more' #3, look soon | 4.90: end 4 'publish to t-0 at h:1 failed
+        (not stored, attempts: 1): E_BAD_MESSAGE x', refused t-0 'E_BAD_MESSAGE x' #3, close #3 'closed the connection
+        after a refused MPUB_EXT', disconnected t-0 = #3, failed t-0 =, look soon | next 603.70, t-0 published=1
+        failed=6 uncertain=2 retries=7 reconnects=3 - h:1 1
     """)
 
 
@@ -315,16 +228,12 @@ def test_an_unknown_topic_is_looked_up_often_and_fails_what_waits_after_a_while(
     driven.machine.cancel(driven.requests[2], driven.now)
     driven.wait(0.1)
     driven.told("""
-        | 0.00: look often
-        | 2.00: end 1 'publish to t not sent: there is no topic 't': create it (nsq-ha topic create t)'
-        | 3.00: end 0 =
-        | 3.50: look rarely
-        | next 10.00, no lane failed=2 timed_out=1
+        | 0.00: look often | 2.00: end 1 'publish to t not sent: there is no topic 't': create it (nsq-ha topic create
+        t)' | 3.00: end 0 = | 3.50: look rarely | next 10.00, no lane failed=2 timed_out=1
     """)
     driven.wait(60.0)
     driven.told("""
-        | 10.00: forgettopic t
-        | next inf, no lane failed=2 timed_out=1
+        | 10.00: forgettopic t | next inf, no lane failed=2 timed_out=1
     """)
 
 
@@ -342,16 +251,11 @@ def test_a_connection_of_limited_life_is_replaced_in_time() -> None:
     driven.ok(driven.lane().conn)
     driven.wait(10.0)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, end 0
-        | 2.00: write #0 1
-        | 2.75: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon
-        | 3.00: open #1, opened #1
-        | 3.50: end 1, recovered t-0 #0
-        | 3.50: write #1 2, close #0 'replaced'
-        | 3.51: end 2
-        | 6.00: open #2, opened #2, close #1 =
-        | 9.00: close #2 'closed the idle connection', disconnected t-0 = #2
-        | next 603.50, t-0 published=3 - h:1 0
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, end 0 | 2.00: write
+        #0 1 | 2.75: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon | 3.00: open #1,
+        opened #1 | 3.50: end 1, recovered t-0 #0 | 3.50: write #1 2, close #0 'replaced' | 3.51: end 2 | 6.00: open #2,
+        opened #2, close #1 = | 9.00: close #2 'closed the idle connection', disconnected t-0 = #2 | next 603.50, t-0
+        published=3 - h:1 0
     """)
 
 
@@ -368,19 +272,12 @@ def test_one_that_cannot_be_replaced_is_used_as_long_as_nsqd_can_write() -> None
     driven.wait(1.2)
     driven.ok(driven.lane().conn)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0
-        | 0.75: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #0, look soon
-        | 1.75: look soon
-        | 2.75: look soon
-        | 3.00: open #1
-        | 3.20: open #2
-        | 3.95: look soon
-        | 4.75: close #0 'h:1 can no longer write to this connection', close #2 'no longer needed', disconnected t-0
-          'h:1 can no longer write to this connection' #0, open #3, opened #3, checkchannels t-0 #3, failed t-0 =, look
-          soon, look often, connected t-0 #3, look rarely
-        | 4.85: write #3 0
-        | 5.40: end 0, write #3 1, recovered t-0 #3
-        | next 5.60, t-0 published=1 retries=1 reconnects=1 - h:1 0
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0 | 0.75: failed t-0
+        'the leader h:1 has not answered for 0.75 s or more' #0, look soon | 1.75: look soon | 2.75: look soon | 3.00:
+        open #1 | 3.20: open #2 | 3.95: look soon | 4.75: close #0 'h:1 can no longer write to this connection', close
+        #2 'no longer needed', disconnected t-0 'h:1 can no longer write to this connection' #0, open #3, opened #3,
+        checkchannels t-0 #3, failed t-0 =, look soon, look often, connected t-0 #3, look rarely | 4.85: write #3 0 |
+        5.40: end 0, write #3 1, recovered t-0 #3 | next 5.60, t-0 published=1 retries=1 reconnects=1 - h:1 0
     """)
 
 
@@ -402,57 +299,13 @@ def test_plain_nsqds_that_stall_or_do_not_connect_get_no_messages_for_a_while() 
         driven.wait(seconds)
     driven.told("""
         | 0.00: open #0, look if old, checkchannels t-1 #0, open #1, checkchannels t-2 #1, open #2, checkchannels t-0
-          #2, opened #0, opened #1, write #0 0, write #1 1, connected t-1 #0, connected t-2 #1, write #0 2, failed t-0
-          'refused', look soon, look often, end 0, end 2
-        | 0.00: look rarely
-        | 0.75: write #0 1, failed t-2 'nsqd h:3 has not answered for 0.75 s or more' #1, look soon
-        | 1.05: write #0 3, open #3, checkchannels t-0 #3, write #0 4, end 1, end 3, end 4
-        | 1.35: write #0 5, write #0 6, end 5, end 6
-        | 1.50: close #1 'h:3 has answered no publish for 1.5 s: closing its connection', disconnected t-2 = #1
-        | 2.35: write #0 7, write #0 8, open #4, checkchannels t-2 #4, end 7, end 8
-        | 4.35: write #0 9, write #0 10, end 9, end 10
-        | next 7.60, t-1 published=11 - h:2 0 - h:3 0 suspect - h:1 1 suspect
-    """)
-
-
-def test_without_retries_what_is_lost_fails() -> None:
-    driven = begun(NODE, on_unreachable="fail", nsqd=("h:1",))
-    driven.publish(keys=("k",), partition=0, count=2)
-    driven.publish(keys=("k",), partition=0)
-    lose(driven, 0)
-    driven.wait(DOUBTED_AFTER)
-    driven.publish()
-    driven.wait(DOUBTED_AFTER + 0.5)
-    driven.ok(driven.lane().conn)
-    driven.told("""
-        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, end 0 'publish to
-          t-0 at h:1 failed (may be stored, attempts: 1): lost', end 1 'publish to t-0 not sent: lost', disconnected t-0
-          'lost' #0, failed t-0 =, look soon, look often
-        | 0.00: look rarely
-        | 1.50: open #1, opened #1, checkchannels t-0 #1, write #1 2, connected t-0 #1
-        | 2.25: failed t-0 'the leader h:1 has not answered for 0.75 s or more' #1, look soon
-        | 3.25: look soon
-        | 3.50: end 2, recovered t-0 #1
-        | next 3.50, t-0 published=1 failed=3 uncertain=2 reconnects=1 - h:1 0
-    """)
-
-
-def test_a_large_batch_holds_up_the_others_until_it_is_queued() -> None:
-    driven = begun(NODE)
-    gate = Gate(topic="t", size=0, limit=9.0)
-    driven.machine.publish(gate, driven.now)
-    driven.publish(limit=0.5)
-    driven.publish()
-    driven.publish(partition=0, keys=("k",), is_part=True)
-    driven.wait(0.6)
-    driven.machine.leave_gate(gate, driven.now)
-    driven.serve()
-    driven.told("""
-        | 0.00: end Gate, open #0, opened #0, look if old, checkchannels t-0 #0, write #0 2, connected t-0 #0
-        | 0.50: end 0 'publish to t not sent: timed out waiting behind earlier publishes to the same topic: raise
-          timeout=, or publish smaller batches if a large one is before it'
-        | 0.60: write #0 1
-        | next 0.75, no lane failed=1 timed_out=1 - h:1 0
+        #2, opened #0, opened #1, write #0 0, write #1 1, connected t-1 #0, connected t-2 #1, write #0 2, failed t-0
+        'refused', look soon, look often, end 0, end 2 | 0.00: look rarely | 0.75: write #0 1, failed t-2 'nsqd h:3 has
+        not answered for 0.75 s or more' #1, look soon | 1.05: write #0 3, open #3, checkchannels t-0 #3, write #0 4,
+        end 1, end 3, end 4 | 1.35: write #0 5, write #0 6, end 5, end 6 | 1.50: close #1 'h:3 has answered no publish
+        for 1.5 s: closing its connection', disconnected t-2 = #1 | 2.35: write #0 7, write #0 8, open #4, checkchannels
+        t-2 #4, end 7, end 8 | 4.35: write #0 9, write #0 10, end 9, end 10 | next 7.60, t-1 published=11 - h:2 0 - h:3
+        0 suspect - h:1 1 suspect
     """)
 
 
@@ -466,10 +319,10 @@ def test_the_end_closes_all() -> None:
     driven.serve()
     driven.told("""
         | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0, open #1,
-          checkchannels t-1 #1, end 0 'publish to t-0 at h:1 failed (may be stored, attempts: 1): the producer was
-          closed', end 1 'publish to t-0 not sent: the producer was closed', end 2 'publish to t-1 not sent: the
-          producer was closed', close #0 'the producer was closed', disconnected t-0 = #0, close #1 =
-        | next 0.00, t-0 failed=2 uncertain=1, t-1 failed=1 - h:1 0 - h:2 0
+        checkchannels t-1 #1, end 0 'publish to t-0 at h:1 failed (may be stored, attempts: 1): the producer was
+        closed', end 1 'publish to t-0 not sent: the producer was closed', end 2 'publish to t-1 not sent: the producer
+        was closed', close #0 'the producer was closed', disconnected t-0 = #0, close #1 = | next 0.00, t-0 failed=2
+        uncertain=1, t-1 failed=1 - h:1 0 - h:2 0
     """)
 
 
@@ -489,10 +342,9 @@ def test_a_full_socket_gets_the_rest_when_it_has_space_again() -> None:
     driven.machine.closed(conn, server_error(b"E_INVALID x"), driven.now)
     driven.wait(0.2)
     driven.told("""
-        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0
-        | 0.10: write #0 1 2, write #0 3, end 0, end 1, write #0 4 5
-        | 0.20: end 2 'publish to t-0 at h:1 failed (may be stored, attempts: 1): E_INVALID x', end 3 =, end 4 =, end 5
-          'publish to t-0 at h:1 failed (not stored, attempts: 1): E_INVALID x', disconnected t-0 'E_INVALID x' #0,
-          failed t-0 =, look often, look rarely
-        | next 600.10, t-0 published=2 failed=4 uncertain=3 retries=4 - h:1 1
+        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0 | 0.10: write #0 1
+        2, write #0 3, end 0, end 1, write #0 4 5 | 0.20: end 2 'publish to t-0 at h:1 failed (may be stored, attempts:
+        1): E_INVALID x', end 3 =, end 4 =, end 5 'publish to t-0 at h:1 failed (not stored, attempts: 1): E_INVALID x',
+        disconnected t-0 'E_INVALID x' #0, failed t-0 =, look often, look rarely | next 600.10, t-0 published=2 failed=4
+        uncertain=3 retries=4 - h:1 1
     """)
