@@ -14,7 +14,6 @@ from nsq_ha.consumer.subscriptions import ConnectionAction, LookUps, PartitionEv
 from nsq_ha.errors import (
     AuthError,
     ChannelNotRegisteredError,
-    ConnectError,
     ConnectionLostError,
     NsqError,
     ServerError,
@@ -24,7 +23,6 @@ from nsq_ha.errors import (
 )
 from nsq_ha.message import Message
 from nsq_ha.policy.connect_limit import SETTLED
-from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.protocol.identify import Identity
@@ -81,17 +79,19 @@ class Driven:
         assert conn is not None
         return conn
 
-    def open(self, lifetime: Lifetime | None = None) -> Subscription:
-        conn = self.opening()
+    def open(self, lifetime: Lifetime | None = None, conn: Subscription | None = None) -> Subscription:
+        conn = conn or self.opening()
         conn.lifetime = lifetime
         assert self.subscriptions.opened(conn, self.now)
         return conn
 
-    def subscribe(self, lifetime: Lifetime | None = None) -> Subscription:
+    def subscribe(self, lifetime: Lifetime | None = None, conn: Subscription | None = None) -> Subscription:
         """Let the attempt succeed."""
-        conn = self.open(lifetime)
+        conn = self.open(lifetime, conn)
         conn.opened(Identity(msg_timeout=4000, max_msg_timeout=20_000, max_rdy_count=10))
-        conn.source = SimpleNamespace(conn=conn, topic="orders", channel="ch", partition=0, nsqd="one:1")
+        conn.source = SimpleNamespace(
+            conn=conn, topic="orders", channel="ch", partition=conn.partition.number, nsqd="one:1"
+        )
         self.subscriptions.subscribed(conn, self.now)
         return conn
 
@@ -151,44 +151,6 @@ def test_one_loss_after_a_long_life_is_followed_at_once_whatever_was_before(driv
     assert driven.pauses() == pytest.approx(0.1)
 
 
-def test_each_failed_attempt_is_followed_by_a_longer_pause_and_frequent_lookups(driven: Driven) -> None:
-    driven.took()
-    pauses = []
-    for _ in range(4):
-        driven.subscriptions.failed(driven.opening(), ConnectError("refused"), driven.now)
-        assert driven.part.opening is None
-        pauses.append(driven.pauses())
-        driven.after(driven.pauses())
-    assert pauses == sorted(set(pauses))
-    assert driven.took(LookUps) == [LookUps(are_frequent=True)]
-    assert isinstance(driven.part.trouble, ConnectError)
-    driven.subscribe()
-    assert driven.took(LookUps) == [LookUps(are_frequent=False)]
-    assert driven.part.trouble is None
-
-
-def test_what_lasts_is_warned_about_and_its_end_is_reported(driven: Driven) -> None:
-    while driven.now < 100.0 + FIRST_WARNING + 5.0:
-        driven.subscriptions.failed(driven.opening(), ServerError("E_BAD"), driven.now)
-        driven.after(driven.pauses())
-    warned = [each for each in driven.took(PartitionEvent) if each.what == "failed" and each.outage]
-    assert len(warned) == 1
-    driven.subscribe()
-    driven.after(SETTLED)
-    assert driven.took(PartitionEvent)[-1].outage is not None
-    assert driven.part.outage.began_at is None
-
-
-def test_a_partition_without_a_leader_is_looked_for(driven: Driven) -> None:
-    driven.subscriptions.lost(driven.subscribe(), LOST, driven.now)
-    driven.view({}, 1)
-    driven.after(1.0)
-    assert "orders-0 has no leader now" in str(driven.part.trouble)
-    assert driven.part.opening is None
-    driven.view({0: ONE})
-    assert driven.part.opening is not None
-
-
 def test_a_lookup_without_the_partition_leaves_its_connection(driven: Driven) -> None:
     conn = driven.subscribe()
     driven.view({}, 1)
@@ -234,13 +196,6 @@ def test_a_leader_that_comes_back_keeps_its_connection(driven: Driven) -> None:
     driven.subscriptions.subscribed(tried, driven.now)
     driven.subscriptions.failed(tried, LOST, driven.now)
     assert driven.part.failures == 0
-
-
-def test_an_attempt_ends_when_another_node_leads(driven: Driven) -> None:
-    first = driven.opening()
-    driven.view({0: TWO})
-    assert driven.opening().node == TWO
-    assert first.stage is Stage.CLOSED
 
 
 def test_a_new_leader_that_refuses_is_tried_again_while_the_former_one_is_read(driven: Driven) -> None:
@@ -314,19 +269,6 @@ def test_with_nsqd_a_missing_topic_is_explained() -> None:
 
 
 # ------------------------------------------------------------ what is read
-
-
-def test_there_is_nothing_to_read() -> None:
-    driven = Driven()
-    driven.subscriptions.seek(driven.now)
-    assert driven.took() == [LookUps(are_frequent=True)]
-    driven.view({}, 0, exists=False)
-    driven.after(FIRST_WARNING)
-    assert [each.what for each in driven.took(PartitionEvent)] == ["absent"]
-    driven.view({0: ONE})
-    driven.subscribe()
-    assert [each.what for each in driven.took(PartitionEvent)] == ["found", "subscribed"]
-    assert driven.subscriptions.absence.began_at is None
 
 
 def test_an_nsqd_that_nobody_lists_is_read_while_its_connection_lasts() -> None:
@@ -435,41 +377,6 @@ def limited(driven: Driven) -> Lifetime:
     return Lifetime(driven.now, 5.0, 0.0)
 
 
-def test_the_next_connection_is_subscribed_before_the_last_one_stops(driven: Driven) -> None:
-    first = driven.subscribe(limited(driven))
-    driven.took()
-    driven.after(3.0)
-    second = driven.opening()
-    assert second.replaces is first
-    assert driven.took("stop") == []
-    driven.subscribe(limited(driven))
-    assert driven.took("stop") == [ConnectionAction("stop", first)]
-    assert driven.part.conn is first
-    driven.subscriptions.stopped(first, driven.now)
-    assert driven.part.conn is second
-    assert driven.took("close", "abort") == [ConnectionAction("close", first)]
-
-
-def test_an_earlier_connection_is_kept_until_its_messages_are_answered(driven: Driven) -> None:
-    first = driven.subscribe(limited(driven))
-    message = driven.deliver(first)
-    driven.after(3.0)
-    driven.subscribe(limited(driven))
-    driven.subscriptions.stopped(first, driven.now)
-    assert first.stage is Stage.DRAINING
-    assert driven.took("keep alive") == [ConnectionAction("keep alive", first)]
-    message.answered = True
-    driven.machine.finish(first, message)
-    driven.subscriptions.answered(first, driven.now)
-    assert first in driven.machine.conns, "its FIN is not written"
-    driven.machine.written(first, driven.now)
-    driven.subscriptions.answered(first, driven.now)
-    assert first not in driven.machine.conns
-    driven.took()
-    driven.subscriptions.lost(first, LOST, driven.now)
-    assert driven.took() == []
-
-
 def test_or_until_nsqd_has_timed_them_out(driven: Driven) -> None:
     first = driven.subscribe(limited(driven))
     driven.deliver(first)
@@ -478,21 +385,6 @@ def test_or_until_nsqd_has_timed_them_out(driven: Driven) -> None:
     driven.subscriptions.stopped(first, driven.now)
     driven.after(60.0)
     assert first.stage is Stage.CLOSED
-
-
-def test_one_that_cannot_be_replaced_is_read_until_its_time_is_over(driven: Driven) -> None:
-    first = driven.subscribe(limited(driven))
-    while driven.now < 104.0:
-        if driven.part.opening is not None:
-            driven.subscriptions.failed(driven.opening(), LOST, driven.now)
-            assert driven.part.conn is first
-        driven.after(0.1)
-    assert driven.part.failures > 2
-    assert driven.took("stop") == [ConnectionAction("stop", first)]
-    driven.deliver(first)
-    driven.subscriptions.stopped(first, driven.now)
-    assert first.stage is Stage.DRAINING
-    assert "can no longer write" in str(driven.part.trouble)
 
 
 def test_so_is_one_without_messages(driven: Driven) -> None:

@@ -6,7 +6,7 @@ from nsq_ha import Backoff
 from nsq_ha.consumer import choice
 from nsq_ha.consumer.answers import HasFailed, Said
 from nsq_ha.consumer.inflight import Recipient, WriteFinish, WriteRequeue
-from nsq_ha.consumer.machine import FinishedCopy, Flooded
+from nsq_ha.consumer.machine import FinishedCopy
 from nsq_ha.message import Message, State
 from nsq_ha.policy.redelivery import MOST_UNSETTLED
 from nsq_ha.policy.tls_renewal import Lifetime
@@ -53,14 +53,6 @@ def test_the_requeue_of_an_interrupted_message_is_that_of_its_copy() -> None:
     driven.machine.interrupted(take(driven), driven.now)
     arrive(driven, message_of(driven))
     assert driven.machine.take(Recipient(), driven.now) is None
-    driven.machine.tick(driven.now + 0.3, is_awaited=False)
-    assert len(driven.took(HasFailed)) == 1
-
-
-def test_what_was_interrupted_has_failed_if_no_close_follows() -> None:
-    driven = reading()
-    arrive(driven, message_of(driven))
-    driven.machine.interrupted(take(driven), driven.now)
     driven.machine.tick(driven.now + 0.3, is_awaited=False)
     assert len(driven.took(HasFailed)) == 1
 
@@ -162,14 +154,6 @@ def test_a_late_fin_finishes_the_delivery_that_waits() -> None:
     assert driven.machine.written(driven.used(), driven.now) == [again.id]
 
 
-def test_a_late_requeue_is_that_of_the_delivery_that_waits() -> None:
-    driven = reading()
-    late, again = redelivered(driven)
-    assert driven.machine.requeue(late, 1.0, driven.now)
-    assert again.answered
-    assert not driven.used().messages
-
-
 def test_an_answered_message_at_the_head_is_not_told_of_as_unread() -> None:
     driven = reading()
     late, _ = redelivered(driven)
@@ -195,23 +179,6 @@ def test_a_message_that_waits_for_too_long_is_not_handed_out() -> None:
     assert any("no task takes them" in each.text for each in driven.took(Said))
 
 
-def test_a_handler_answers_the_copy_that_came_over_another_connection() -> None:
-    driven = reading()
-    handlers = Recipient(is_handler=True)
-    arrive(driven, message_of(driven))
-    message = take(driven, handlers)
-    driven.subscriptions.lost(driven.used(), LOST, driven.now)
-    assert driven.machine.held_bytes() == 1
-    driven.after(1.0)
-    conn = driven.subscribe()
-    arrive(driven, message_of(driven))
-    assert not driven.machine.queue
-    message.answered = True
-    driven.machine.finish(conn, message)
-    driven.machine.written(conn, driven.now)
-    assert driven.part.counts.finished_unhandled == 1
-
-
 def test_a_copy_of_a_finished_message_does_not_hide_one_that_a_handler_has() -> None:
     driven = reading()
     handlers = Recipient(is_handler=True)
@@ -228,20 +195,6 @@ def test_a_copy_of_a_finished_message_does_not_hide_one_that_a_handler_has() -> 
     assert driven.machine.take(handlers, driven.now) is None
 
 
-def test_so_does_one_that_came_over_a_connection_that_was_replaced() -> None:
-    driven = reading()
-    arrive(driven, message_of(driven))
-    message = take(driven, Recipient(is_handler=True))
-    first = driven.used()
-    first.lifetime = Lifetime(driven.now - 3.0, 5.0, 0.0)
-    driven.subscriptions.tick(driven.now)
-    second = driven.subscribe()
-    driven.subscriptions.stopped(first, driven.now)
-    arrive(driven, message_of(driven))
-    assert second.messages == {message.id: message}
-    assert not first.messages
-
-
 def test_a_refused_fin_is_of_no_effect_and_the_message_is_finished_unhandled() -> None:
     driven = reading()
     conn = driven.used()
@@ -254,16 +207,6 @@ def test_a_refused_fin_is_of_no_effect_and_the_message_is_finished_unhandled() -
     driven.machine.fin_refused(conn, b"unknown", driven.now)
     arrive(driven, message_of(driven))
     assert len(driven.took(FinishedCopy)) == 1
-
-
-def test_more_than_was_asked_for_ends_the_connection() -> None:
-    driven = reading()
-    conn = driven.used()
-    driven.machine.flow.share(driven.now)
-    driven.now += 60.0
-    arrive(driven, *(message_of(driven, number) for number in range(1, 400)))
-    (flood,) = driven.took(Flooded)
-    assert flood.conn is conn
 
 
 # ------------------------------------------------------------ touching, and the end
@@ -292,16 +235,6 @@ def test_nsqd_never_times_out_what_waits_for_its_requeue(used: float, delay: flo
         driven.machine.tick(driven.now, is_awaited=False)
     assert driven.now < ends_at
     assert driven.now >= min(arrived_at + used + delay, arrived_at + conn.max_msg_timeout - conn.msg_timeout / 2)
-
-
-def test_nsqd_keeps_a_touched_message_for_a_limited_time() -> None:
-    driven = reading(auto_touch=True)
-    arrive(driven, message_of(driven))
-    take(driven)
-    for _ in range(60):
-        driven.now += 0.5
-        driven.machine.tick(driven.now, is_awaited=False)
-    assert sum("nsqd keeps a touched message at most" in each.text for each in driven.took(Said)) == 1
 
 
 def test_a_close_soon_after_an_interruption_was_a_shutdown() -> None:
@@ -507,16 +440,6 @@ def test_of_thousand_fins_a_refusal_names_one_of_the_latest() -> None:
     assert not known
     driven.machine.fin_refused(conn, message_of(driven, MOST_UNSETTLED).id, driven.now)
     assert len(known) == 1
-
-
-def test_a_large_body_lowers_what_is_asked_for_while_handlers_take_the_messages() -> None:
-    driven = reading(max_in_flight_bytes=1_000_000)
-    driven.machine.flow.used_by(1, driven.now)
-    large = message_of(driven)
-    large.body = bytes(900_000)
-    arrive(driven, large)
-    driven.machine.settle(driven.now)
-    assert driven.used().ready == 1
 
 
 def test_of_three_deliveries_the_first_is_finished_and_the_second_is_not_in_flight_any_more() -> None:

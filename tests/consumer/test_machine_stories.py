@@ -3,7 +3,6 @@
 A line is a moment: seconds since the beginning. Connections (#) and messages have numbers.
 """
 
-from types import SimpleNamespace
 from typing import Any
 
 from nsq_ha import Backoff
@@ -14,22 +13,13 @@ from nsq_ha.message import Message, State
 from nsq_ha.policy.connect_limit import SETTLED
 from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.policy.topology import Node
-from nsq_ha.protocol.identify import Identity
 from tests.consumer import test_connections
 from tests.consumer.test_connections import LOST, ONE, TWO
 from tests.story import Story
 
 
 class Driven(test_connections.Driven, Story):
-    """It tells what happens.
-
-    Attributes:
-        conns: All attempts to connect.
-        has: The messages that were handed out and not answered, by number.
-        taker: Who gets them.
-        accepts: Whether attempts succeed at once.
-        lifetime: Seconds for which nsqd can write to a connection.
-    """
+    """It tells what happens. ``has`` are the messages that ``taker`` got and has not answered, by number."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - of ConsumerConfig
         Story.__init__(self)
@@ -72,13 +62,7 @@ class Driven(test_connections.Driven, Story):
                 break
 
     def accept(self, conn: Subscription) -> None:
-        conn.lifetime = None if self.lifetime is None else Lifetime(self.now, self.lifetime, 0.0)
-        assert self.subscriptions.opened(conn, self.now)
-        conn.opened(Identity(msg_timeout=4000, max_msg_timeout=20_000, max_rdy_count=10))
-        conn.source = SimpleNamespace(
-            conn=conn, topic="orders", channel="ch", partition=conn.partition.number, nsqd=conn.node.address
-        )
-        self.subscriptions.subscribed(conn, self.now)
+        self.subscribe(None if self.lifetime is None else Lifetime(self.now, self.lifetime, 0.0), conn)
 
     def word(self, thing: object) -> str:
         if isinstance(thing, Subscription):
@@ -273,25 +257,6 @@ def test_a_partition_that_is_gone_and_one_that_is_refused_for_good() -> None:
         #0, abort #0 'lost', disconnected p0 one:1 =, disconnected p1 two:2 =, failed p1 two:2 =, lookups True | 0.20:
         open #2 | 0.30: refused p1 two:2 'give tls=', final p1 two:2 =, unreadable =, lookups False | next inf, p1
         failures=2 trouble: lost, taken=0 calls=0 limited=0
-    """)
-
-
-def test_handlers_of_a_known_speed_get_what_they_can_handle() -> None:
-    driven = reading(max_in_flight=20)
-    driven.machine.is_run = True
-    driven.machine.flow.used_by(2, driven.now)
-    driven.serve()
-    for number, seconds in enumerate((0.001, 0.3, 1.0, 2.0, 0.01, 0.001)):
-        driven.arrive(2 * number, 2 * number + 1)
-        driven.take(2)
-        driven.now += seconds
-        driven.machine.flow.handled(2, 2 * seconds, driven.now)
-        driven.finish(2 * number, 2 * number + 1)
-    driven.told("""
-        | 0.00: take (0), take (1) | 0.00: #0 FIN 0 1, take (2), take (3) | 0.30: #0 FIN 2 3, take (4), take (5) | 1.30:
-        #0 FIN 4 5, #0 ready 6, take (6), take (7) | 3.30: #0 FIN 6 7, #0 ready 4, take (8), take (9) | 3.31: #0 FIN 8
-        9, take (10), take (11) | 3.31: #0 FIN 10 11 | next inf, p0 delivered=12 finished=12, taken=12 calls=12
-        limited=0
     """)
 
 

@@ -19,7 +19,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.message import Receipt
 from nsq_ha.options.types import Backoff
-from nsq_ha.policy.liveness import ASKED_EVERY, DOUBTED_AFTER, OVERDUE_AFTER, STALLED_AFTER
+from nsq_ha.policy.liveness import DOUBTED_AFTER, OVERDUE_AFTER, STALLED_AFTER
 from nsq_ha.policy.topology import TopicMeta, TopicView
 from nsq_ha.producer.actions import ForgetTopic, KeysMove, LookUp
 from nsq_ha.producer.lanes import LATE_AT_ONCE
@@ -396,17 +396,6 @@ def test_waiting_for_connections_holds_them() -> None:
     assert not driven.machine.conns
 
 
-def test_closing_fails_what_is_pending() -> None:
-    driven = Driven(NODES[0])
-    sent, waiting = driven.publish(keys=("k",), partition=0), driven.publish(keys=("k",), partition=0)
-    driven.machine.close(ConnectionLostError("closed"))
-    errors = [each.error for each in (sent, waiting)]
-    assert [isinstance(error, PublishError) and error.maybe_stored for error in errors] == [True, False]
-    driven.serve()
-    assert len(driven.closed) == 1
-    assert len(driven.reports("disconnected")) == 1
-
-
 # ---------------------------------------------------------------- connections
 
 
@@ -457,16 +446,6 @@ def test_a_leader_that_answers_elsewhere_but_not_here_is_connected_to_again() ->
     assert "answers over another connection" in str(driven.reports("closing")[0].error)
     driven.ok(driven.lane().conn)
     assert all(request.receipts for request in requests)
-
-
-def test_a_question_that_is_not_answered_is_asked_again_and_then_the_leader_is_left() -> None:
-    driven = Driven(NODES[0])
-    request = driven.publish(keys=("k",), partition=0)
-    driven.wait(DOUBTED_AFTER + 3 * ASKED_EVERY)
-    assert 3 <= len(driven.attempts) <= 4
-    driven.wait(OVERDUE_AFTER)
-    assert isinstance(request.error, PublishError)
-    assert "has answered no publish for 16" in str(request.error)
 
 
 def test_a_question_that_comes_too_late_is_not_asked() -> None:
@@ -602,15 +581,6 @@ def test_a_batch_holds_all_its_keys_and_waits_for_each() -> None:
     assert [each.attempts for each in (first, batch, last)] == [1, 1, 0]
     driven.ok(driven.lane().conn)
     assert last.attempts == 1
-
-
-def test_a_partition_that_moves_leaves_the_others_of_its_connection_alone() -> None:
-    driven = Driven(*NODES[:1] * 2, connections_per_nsqd=0)
-    moved, stays = (driven.publish(partition=number, keys=("k",)) for number in range(2))
-    shared = driven.lane(1).conn
-    driven.view(NODES[1], NODES[0])
-    driven.wait(0.3)
-    assert (moved.attempts, moved.maybe_stored, stays.attempts, driven.lane(1).conn) == (2, True, 1, shared)
 
 
 def test_a_leader_that_no_lookup_names_may_be_well_again() -> None:

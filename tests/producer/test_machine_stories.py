@@ -5,11 +5,10 @@ A line is a moment: seconds since the beginning. Connections (#) and publishes h
 
 from typing import Any
 
-from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, server_error
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
 from nsq_ha.options.types import Backoff
-from nsq_ha.policy.liveness import STALLED_AFTER
 from nsq_ha.policy.topology import TopicView
-from tests.producer.driven import NODES, PLAIN, Driven
+from tests.producer.driven import NODES, Driven
 
 LOST = ConnectionLostError("lost")
 REFUSED = ConnectError("refused")
@@ -40,48 +39,6 @@ def test_an_idle_producer_closes_its_connections_and_forgets_the_topic() -> None
         checkchannels t-0 #1, write #1 1, connected t-0 #1, write #0 2, end 1, end 0, end 2 | 15.00: write #1 3, end 3 |
         20.00: close #0 'closed the idle connection', disconnected t-1 = #0 | 35.00: close #1 =, disconnected t-0 = #1,
         forgettopic t | next inf, t-0 published=3, t-1 published=2
-    """)
-
-
-def test_an_nsqd_that_refuses_is_tried_less_and_less_often() -> None:
-    driven = begun(NODE, connections_per_nsqd=1)
-    driven.opens = False
-    driven.publish()
-    for _ in range(5):
-        lose(driven, -1, REFUSED)
-        driven.wait(1.71)
-    driven.open(driven.attempts[-1])
-    driven.serve()
-    driven.ok(driven.lane().conn)
-    driven.told("""
-        | 0.00: open #0, look if old, checkchannels t-0 #0, failed t-0 'refused', look soon, look often | 0.10: open #1,
-        checkchannels t-0 #1 | 0.85: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon | 1.60:
-        look soon | 1.71: failed t-0 'refused', look soon | 1.91: open #2, checkchannels t-0 #2 | 2.66: failed t-0 'h:1
-        could not be connected to for 0.75 s or more', look soon | 3.41: look soon | 3.42: failed t-0 'refused', look
-        soon | 3.82: open #3, checkchannels t-0 #3 | 4.57: failed t-0 'h:1 could not be connected to for 0.75 s or
-        more', look soon | 5.13: failed t-0 'refused' after 5.13 s and 9, look soon | 5.93: open #4, checkchannels t-0
-        #4 | 6.68: failed t-0 'h:1 could not be connected to for 0.75 s or more', look soon | 6.84: failed t-0
-        'refused', look soon | 7.84: open #5, checkchannels t-0 #5 | 8.55: opened #5, write #5 0, connected t-0 #5, look
-        rarely, end 0, recovered t-0 #5 after 8.55 s and 11 | next 8.55, t-0 published=1 - h:1 0
-    """)
-
-
-def test_a_slow_attempt_to_connect_is_told_of_and_others_are_preferred() -> None:
-    driven = begun(*NODES[:2])
-    driven.opens = False
-    driven.publish()
-    driven.publish(limit=2.0, keys=("k",), partition=0)
-    driven.wait(1.0)
-    driven.open(driven.attempts[1])
-    driven.serve()
-    driven.wait(2.0)
-    driven.told("""
-        | 0.00: open #0, look if old, checkchannels t-1 #0, open #1, checkchannels t-0 #1 | 0.75: failed t-1 'h:2 could
-        not be connected to for 0.75 s or more', look soon, look often, failed t-0 'h:1 could not be connected to for
-        0.75 s or more', look soon | 1.00: opened #1, write #1 1 0, connected t-0 #1, look rarely | 1.75: failed t-0
-        'the leader h:1 has not answered for 0.75 s or more' #1, look soon | 2.00: end 1 'publish to t-0 failed (may be
-        stored, attempts: 1): the leader h:1 has not answered for 0.75 s or more' | 2.75: open #2 | 3.00: look soon |
-        next 3.25, t-0 failed=1 uncertain=1 timed_out=1 - h:2 0 suspect - h:1 0
     """)
 
 
@@ -155,27 +112,6 @@ def test_a_partition_that_moves_waits_a_moment_for_its_answers() -> None:
         #0, write #0 1, connected t-1 #0, moved t-0 #0, disconnected t-0 'closed the connection to h:1: another node
         leads now' #0 | 0.25: open #1, opened #1, checkchannels t-0 #1, write #1 0, connected t-0 #1 | 0.50: end 0, end
         1 | next 0.75, t-0 published=1 retries=1 reconnects=1, t-1 published=1 - h:1 0 - h:2 0
-    """)
-
-
-def test_a_partition_without_a_leader_is_looked_for() -> None:
-    driven = begun(NODE)
-    driven.view(None)
-    driven.publish(limit=3.0)
-    driven.wait(1.0)
-    driven.view(NODES[1])
-    driven.ok(driven.lane().conn)
-    driven.publish(limit=0.5)
-    driven.view(None)
-    lose(driven, -1)
-    driven.wait(0.6)
-    driven.told("""
-        | 0.00: failed t-0 't-0 has no leader that accepts writes now', look soon, look often | 0.10: look soon | 0.30:
-        look soon | 0.70: look soon | 1.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected
-        t-0 #0, look rarely, end 0, recovered t-0 #0, write #0 1, disconnected t-0 'lost' #0, failed t-0 =, look soon,
-        look often, failed t-0 't-0 has no leader that accepts writes now', look soon | 1.10: look soon | 1.30: look
-        soon | 1.50: end 1 'publish to t-0 at h:2 failed (may be stored, attempts: 1): t-0 has no leader that accepts
-        writes now', look rarely | next 601.00, t-0 published=1 failed=1 uncertain=1 timed_out=1 retries=1 - h:2 1
     """)
 
 
@@ -281,34 +217,6 @@ def test_one_that_cannot_be_replaced_is_used_as_long_as_nsqd_can_write() -> None
     """)
 
 
-def test_plain_nsqds_that_stall_or_do_not_connect_get_no_messages_for_a_while() -> None:
-    driven = begun(*PLAIN[:3])
-    driven.opens = False
-    for _ in range(3):
-        driven.publish()
-    driven.open(driven.attempts[0])
-    driven.open(driven.attempts[1])
-    driven.serve()
-    lose(driven, 2, REFUSED)
-    driven.ok(driven.attempts[0], len(driven.attempts[0].sent))
-    driven.wait(STALLED_AFTER + 0.3)
-    for seconds in (0.3, 1.0, 2.0, 3.0):
-        driven.publish()
-        driven.publish()
-        driven.ok(driven.attempts[0], len(driven.attempts[0].sent))
-        driven.wait(seconds)
-    driven.told("""
-        | 0.00: open #0, look if old, checkchannels t-1 #0, open #1, checkchannels t-2 #1, open #2, checkchannels t-0
-        #2, opened #0, opened #1, write #0 0, write #1 1, connected t-1 #0, connected t-2 #1, write #0 2, failed t-0
-        'refused', look soon, look often, end 0, end 2 | 0.00: look rarely | 0.75: write #0 1, failed t-2 'nsqd h:3 has
-        not answered for 0.75 s or more' #1, look soon | 1.05: write #0 3, open #3, checkchannels t-0 #3, write #0 4,
-        end 1, end 3, end 4 | 1.35: write #0 5, write #0 6, end 5, end 6 | 1.50: close #1 'h:3 has answered no publish
-        for 1.5 s: closing its connection', disconnected t-2 = #1 | 2.35: write #0 7, write #0 8, open #4, checkchannels
-        t-2 #4, end 7, end 8 | 4.35: write #0 9, write #0 10, end 9, end 10 | next 7.60, t-1 published=11 - h:2 0 - h:3
-        0 suspect - h:1 1 suspect
-    """)
-
-
 def test_the_end_closes_all() -> None:
     driven = begun(*NODES[:2])
     driven.publish(keys=("k",), partition=0)
@@ -323,28 +231,4 @@ def test_the_end_closes_all() -> None:
         closed', end 1 'publish to t-0 not sent: the producer was closed', end 2 'publish to t-1 not sent: the producer
         was closed', close #0 'the producer was closed', disconnected t-0 = #0, close #1 = | next 0.00, t-0 failed=2
         uncertain=1, t-1 failed=1 - h:1 0 - h:2 0
-    """)
-
-
-def test_a_full_socket_gets_the_rest_when_it_has_space_again() -> None:
-    driven = begun(NODE, window=4)
-    driven.publish()
-    conn = driven.lane().conn
-    assert conn is not None
-    driven.machine.full(conn, is_cut=True)
-    driven.publish()
-    driven.wait(0.1)
-    driven.machine.writable(conn)
-    for _ in range(4):
-        driven.publish()
-    driven.ok(conn, 2)
-    driven.machine.full(conn, is_cut=True)
-    driven.machine.closed(conn, server_error(b"E_INVALID x"), driven.now)
-    driven.wait(0.2)
-    driven.told("""
-        | 0.00: open #0, opened #0, look if old, checkchannels t-0 #0, write #0 0, connected t-0 #0 | 0.10: write #0 1
-        2, write #0 3, end 0, end 1, write #0 4 5 | 0.20: end 2 'publish to t-0 at h:1 failed (may be stored, attempts:
-        1): E_INVALID x', end 3 =, end 4 =, end 5 'publish to t-0 at h:1 failed (not stored, attempts: 1): E_INVALID x',
-        disconnected t-0 'E_INVALID x' #0, failed t-0 =, look often, look rarely | next 600.10, t-0 published=2 failed=4
-        uncertain=3 retries=4 - h:1 1
     """)
