@@ -8,12 +8,7 @@ from nsq_ha.policy.topology import Node
 
 
 class Story:
-    """Collects what happens.
-
-    Attributes:
-        now: The time; it begins with 100.
-        events: When, and what has happened.
-    """
+    """Collects ``events`` with their times; the first time is 100."""
 
     now = 100.0
 

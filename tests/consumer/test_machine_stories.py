@@ -120,7 +120,8 @@ class Driven(test_connections.Driven, Story):
             counts = part.counts.fields(part.in_flight) | {"failures": part.failures}
             facts += [f", p{part.number}", *(f"{name}={count}" for name, count in counts.items() if count)]
             facts += [f"trouble: {part.trouble}"] if part.trouble else ()
-        return [*facts, f", taken={flow.taken} calls={flow.handler_calls} limited={flow.limited_seconds:.3g}"]
+        facts += [f", queue={len(machine.queue)} remembered={len(machine.finished_before.known)}"]
+        return [*facts, f"taken={flow.taken} calls={flow.handler_calls} limited={flow.limited_seconds:.3g}"]
 
 
 def reading(*nodes: Node, **options: Any) -> Driven:  # noqa: ANN401 - of ConsumerConfig
@@ -139,7 +140,7 @@ def test_a_topic_that_does_not_exist_is_looked_for_and_found() -> None:
     driven.told("""
         | 0.00: lookups True | 5.00: absent after 5.00 s and 1 | 6.00: open #0, open #1, found after 6.00 s and 1,
         lookups False, subscribed p0 one:1 #0, subscribed p1 two:2 #1, #0 ready 2, #1 ready 2 | next 15.00, p0, p1,
-        taken=0 calls=0 limited=0
+        queue=0 remembered=0 taken=0 calls=0 limited=0
     """)
 
 
@@ -163,7 +164,8 @@ def test_what_fails_is_tried_again_and_told_of_until_it_lasts() -> None:
         = | 11.70: open #5 | 11.80: failed p0 one:1 'lost' | 15.00: open #6 | 16.80: failed p0 one:1 'refused' | 21.80:
         open #7 | 25.20: subscribed p0 one:1 #7, lookups False, #7 ready 4 | 29.20: disconnected p0 one:1 'lost', failed
         p0 one:1 = after 25.20 s and 8, lookups True, open #8, subscribed p0 one:1 #8, lookups False, #8 ready 4 |
-        33.20: settled p0 one:1 after 29.20 s and 8 | next inf, p0 reconnects=1 failures=1, taken=0 calls=0 limited=0
+        33.20: settled p0 one:1 after 29.20 s and 8 | next inf, p0 reconnects=1 failures=1, queue=0 remembered=0 taken=0
+        calls=0 limited=0
     """)
 
 
@@ -187,8 +189,8 @@ def test_a_partition_moves_and_comes_back() -> None:
         | 0.00: moved p0 #0, open #1, failed p0 two:2 'lost', lookups True, lookups False | 0.10: disconnected p0 one:1
         =, failed p0 one:1 =, lookups True | 0.20: failed p0 'orders-0 has no leader now' | 0.50: open #2, abort #2 'no
         longer needed', open #3, subscribed p0 one:1 #3, lookups False, #3 ready 4, moved p0 #3, open #4, lookups True,
-        disconnected p0 one:1 'lost', failed p0 one:1 = | next 0.60, p0 reconnects=1 failures=1 trouble: lost, taken=0
-        calls=0 limited=0
+        disconnected p0 one:1 'lost', failed p0 one:1 = | next 0.60, p0 reconnects=1 failures=1 trouble: lost, queue=0
+        remembered=0 taken=0 calls=0 limited=0
     """)
 
 
@@ -210,7 +212,8 @@ def test_a_connection_of_limited_life_is_replaced_and_kept_for_its_answers() -> 
     driven.told("""
         | 0.00: open #0, subscribed p0 one:1 #0, #0 ready 4, take (1), take (2), #0 FIN 1 | 3.00: open #1, stop #0 |
         3.10: keep alive #0, replaced p0 one:1 #1, #1 ready 3 | 3.50: #1 FIN 2, #1 ready 4, close #0 | next 4.00, p0
-        delivered=4 timed_out=1 finished_unhandled=1 finished=2 in_flight=1, taken=2 calls=0 limited=0
+        delivered=4 timed_out=1 finished_unhandled=1 finished=2 in_flight=1, queue=1 remembered=1 taken=2 calls=0
+        limited=0
     """)
 
 
@@ -230,12 +233,12 @@ def test_one_that_cannot_be_replaced_is_left_when_nsqd_can_write_no_more() -> No
         the connection could not be replaced yet: refused, stop #0 | 4.75: disconnected p0 one:1 'closed the connection
         to one:1: nsqd can no longer write to this connection', keep alive #0, failed p0 one:1 =, lookups True | 4.85:
         open #2 | 5.75: keep alive #0 | next 6.75, p0 delivered=1 in_flight=1 failures=1 trouble: closed the connection
-        to one:1: nsqd can no longer write to this connection, taken=1 calls=0 limited=0
+        to one:1: nsqd can no longer write to this connection, queue=0 remembered=0 taken=1 calls=0 limited=0
     """)
     driven.after(60.0)
     driven.told("""
         | 9.75: close #0 | next inf, p0 delivered=1 returned=1 failures=1 trouble: closed the connection to one:1: nsqd
-        can no longer write to this connection, taken=1 calls=0 limited=0
+        can no longer write to this connection, queue=0 remembered=0 taken=1 calls=0 limited=0
     """)
 
 
@@ -256,7 +259,7 @@ def test_a_partition_that_is_gone_and_one_that_is_refused_for_good() -> None:
         | 0.00: open #0, open #1, subscribed p0 one:1 #0, subscribed p1 two:2 #1, #0 ready 2, #1 ready 2, gone p0, leave
         #0, abort #0 'lost', disconnected p0 one:1 =, disconnected p1 two:2 =, failed p1 two:2 =, lookups True | 0.20:
         open #2 | 0.30: refused p1 two:2 'give tls=', final p1 two:2 =, unreadable =, lookups False | next inf, p1
-        failures=2 trouble: lost, taken=0 calls=0 limited=0
+        failures=2 trouble: lost, queue=0 remembered=0 taken=0 calls=0 limited=0
     """)
 
 
@@ -279,8 +282,8 @@ def test_partitions_take_turns_and_get_what_they_use() -> None:
     driven.told("""
         | 0.50: #1 ready 1, #0 ready 5 | 0.75: #1 ready 0, wake | 0.90: take (1), take (2), take (3), take (4), take
         (5), #0 FIN 1 2 3 4 5, #0 ready 2 | 1.00: wake | 2.00: #0 ready 1, wake | 3.00: #0 ready 0, wake | 4.00: #0
-        ready 1, wake | 9.00: #0 ready 0, wake | next 10.00, p0 delivered=8 finished=5 in_flight=3, p1, taken=5 calls=0
-        limited=0
+        ready 1, wake | 9.00: #0 ready 0, wake | next 10.00, p0 delivered=8 finished=5 in_flight=3, p1, queue=3
+        remembered=0 taken=5 calls=0 limited=0
     """)
 
 
@@ -297,7 +300,7 @@ def test_what_is_worked_on_is_touched_as_long_as_nsqd_keeps_it() -> None:
         4.00: #0 touch 1 (1) | 20.00: said True handling <Message orders-0 id=0x1 trace_id=0 attempts=1 1 bytes> takes
         longer than 20 s, for which nsqd keeps a touched message at most (-max-msg-timeout): it delivers the message
         again. Split the work, or finish the message before it | next 22.00, p0 delivered=2 finished=1 in_flight=1,
-        taken=2 calls=0 limited=0
+        queue=0 remembered=0 taken=2 calls=0 limited=0
     """)
 
 
@@ -314,7 +317,7 @@ def test_a_requeue_of_an_ordered_channel_waits_here() -> None:
     driven.after(1.0)
     driven.told("""
         | 0.00: take (1) | 0.50: #0 touch 1 (1), wake, paused 0 0 0 1 | 1.50: #0 requeue 1 0 (1) | 5.50: take (2) | next
-        inf, p0 delivered=2 requeued=1 in_flight=1, taken=2 calls=0 limited=0
+        inf, p0 delivered=2 requeued=1 in_flight=1, queue=0 remembered=0 taken=2 calls=0 limited=0
     """)
 
 
@@ -345,7 +348,7 @@ def test_failures_pause_and_a_success_ends_the_pause() -> None:
         wake | 4.70: #0 ready 0, #1 ready 1, wake | 5.00: #1 ready 0, #2 ready 1 | 5.20: wake, take (5), #2 ready 0, #0
         requeue 5 2 (5) 2, wake, paused paused 2 2 5.2 3 | 7.20: #0 ready 1, wake, paused testing 0 2 7.2 3 | 7.30: take
         (6), #0 ready 0, #0 FIN 6, wake, paused ended 0 0 7.3 3, #0 ready 1, #0 ready 0, #1 ready 1 | next 7.50, p0
-        delivered=6 requeued=5 finished=1, p1, p2, taken=5 calls=0 limited=0
+        delivered=6 requeued=5 finished=1, p1, p2, queue=0 remembered=0 taken=5 calls=0 limited=0
     """)
 
 
@@ -366,7 +369,7 @@ def test_a_rate_hands_out_messages_in_turns() -> None:
     driven.told("""
         | 0.00: take (1), take (2), take none | 0.50: wake | 0.60: take (3), #0 FIN 1, #0 ready 0, #0 requeue 4 0 (4
         max_rate was lowered) 0, wake, take none | 6.60: #0 ready 3 | 8.60: wake | next inf, p0 delivered=5 requeued=1
-        finished=1 in_flight=3, taken=3 calls=0 limited=14.5
+        finished=1 in_flight=3, queue=1 remembered=0 taken=3 calls=0 limited=14.5
     """)
 
 
@@ -389,8 +392,8 @@ def test_what_a_lost_connection_delivered_is_answered_on_the_next_one() -> None:
         #1, subscribed p0 one:1 #1, lookups False, #1 ready 4, #1 FIN 1, finishedcopy (1), #1 FIN 2, take (3) | 4.20:
         settled p0 one:1 | 4.70: said True handling a message takes longer than msg_timeout=4 s, so nsqd delivers it
         again. Raise msg_timeout= (up to nsqd's --max-msg-timeout), or touch() the message from time to time, #1 FIN 3 |
-        next inf, p0 delivered=7 timed_out=1 returned=2 finished_unhandled=2 reconnects=1 finished=4 failures=1, taken=3
-        calls=0 limited=0
+        next inf, p0 delivered=7 timed_out=1 returned=2 finished_unhandled=2 reconnects=1 finished=4 failures=1, queue=0
+        remembered=0 taken=3 calls=0 limited=0
     """)
 
 
@@ -409,7 +412,7 @@ def test_a_flood_and_warnings_are_in_words() -> None:
         again, and counts each time as an attempt. Iterate, call run() or close the consumer | 4.75: wake | 9.00: take
         none, said True a message waited behind slow ones for longer than msg_timeout=4 s, so nsqd delivers it again:
         raise concurrency= or msg_timeout= (up to nsqd's --max-msg-timeout), or lower max_in_flight= | next inf, p0
-        delivered=22 timed_out=22, taken=0 calls=0 limited=0
+        delivered=22 timed_out=22, queue=0 remembered=0 taken=0 calls=0 limited=0
     """)
 
 
@@ -425,7 +428,7 @@ def test_large_bodies_lower_what_is_asked_for() -> None:
         #0 ready 2, take (4), #0 FIN 4, take (5), #0 FIN 5, take (6), #0 FIN 6, take (7), #0 FIN 7, #0 ready 3, take
         (8), #0 FIN 8, take (9), #0 FIN 9, #0 ready 4, take (10), #0 FIN 10, take (11), #0 FIN 11, #0 ready 5, take
         (12), #0 FIN 12, take (13), #0 FIN 13, #0 ready 7, take (14), #0 FIN 14, #0 ready 8, take (15), #0 FIN 15, take
-        (16), #0 FIN 16 | next inf, p0 delivered=17 finished=17, taken=17 calls=0 limited=0
+        (16), #0 FIN 16 | next inf, p0 delivered=17 finished=17, queue=0 remembered=0 taken=17 calls=0 limited=0
     """)
 
 
@@ -447,7 +450,7 @@ def test_what_is_exactly_in_time_counts() -> None:
     driven.told("""
         | 0.00: take (1), take (2), take (3) | 3.80: take (4), #0 touch 4 (4), #0 FIN 2, wake, #0 ready 3, #0 touch 3
         (3) | 3.80: take (4), #0 touch 4 (4), wake, #0 FIN 3, #0 ready 2 | next 0.50, p0 delivered=4 finished=2
-        in_flight=2, taken=3 calls=0 limited=0
+        in_flight=2, queue=1 remembered=0 taken=3 calls=0 limited=0
     """)
 
 
@@ -468,5 +471,18 @@ def test_a_failure_of_a_task_and_a_late_requeue_return_messages_for_a_reason() -
         msg_timeout=4 s, so nsqd delivers it again. Raise msg_timeout= (up to nsqd's --max-msg-timeout), or touch() the
         message from time to time, paused 0 0 0 1, take (3), #0 ready 3, #0 requeue 1 0 (1 the consumer was closed
         before it was answered) 0, #0 requeue 3 0 (3 the consumer was closed before it was answered) 0, #0 ready 1 |
-        next inf, p0 delivered=4 requeued=3 timed_out=1, taken=3 calls=0 limited=0
+        next inf, p0 delivered=4 requeued=3 timed_out=1, queue=0 remembered=0 taken=3 calls=0 limited=0
     """)
+
+
+def test_a_test_that_is_taken_back_is_handed_out_again() -> None:
+    driven = reading(handler_backoff=Backoff(1.0, 1.0, jitter=0.0))
+    driven.arrive(1, 2, 3)
+    for number in (1, 2):
+        driven.take()
+        driven.requeue(number)
+    driven.after(1.0)
+    driven.take()
+    driven.machine.take_back(driven.has[3], "its handler was cancelled", driven.now)
+    driven.take()
+    assert driven.has[3].state is State.HANDED_OUT

@@ -583,6 +583,17 @@ def test_a_batch_holds_all_its_keys_and_waits_for_each() -> None:
     assert last.attempts == 1
 
 
+def test_a_partition_that_comes_back_at_once_keeps_what_is_unanswered() -> None:
+    driven = Driven(*NODES[:1] * 2, connections_per_nsqd=0)
+    request = driven.publish(partition=0, keys=("k",))
+    driven.publish(partition=1, keys=("k",))
+    for node in (NODES[1], NODES[0]):
+        driven.view(node, NODES[0])
+    driven.publish(partition=0, keys=("j",))
+    driven.wait(0.5)
+    assert (request.attempts, request.lane and request.lane.conn) == (1, driven.attempts[0])
+
+
 def test_a_leader_that_no_lookup_names_may_be_well_again() -> None:
     driven = Driven(*NODES[:2])
     request = driven.publish(partition=0, keys=("k",))
@@ -631,15 +642,6 @@ def test_a_leader_that_moves_is_left_at_once_if_it_owes_nothing_and_soon_if_it_a
     driven.ok(driven.attempts[1])
     assert (driven.attempts[1] in driven.closed, request.attempts) == (True, 1)
     assert len(driven.reports("moved")) == 1
-
-
-def test_a_connection_with_a_limited_lifetime_that_is_not_used_is_not_replaced() -> None:
-    driven = Driven(NODES[0])
-    driven.lifetime = 5.0
-    driven.machine.prepared(driven.machine.prepare(driven.topic, driven.now), driven.now)
-    driven.serve()
-    driven.wait(10.0)
-    assert (len(driven.attempts), len(driven.closed)) == (1, 1)
 
 
 def test_a_connection_that_is_lost_takes_its_replacement_along() -> None:
