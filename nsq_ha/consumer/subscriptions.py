@@ -470,9 +470,8 @@ class Subscriptions:
         lifetime = conn.lifetime
         if lifetime is None:
             return
-        phase, following = lifetime.phase(now), lifetime.next_phase_at(now)
-        if following is not None:
-            self._wake(following)
+        phase = lifetime.phase(now)
+        self._wake(lifetime.next_phase_at(now) or math.inf)
         successor, is_over = partition.opening, conn.is_stopped or phase is Phase.STALE
         if phase is Phase.FRESH:
             return
@@ -482,6 +481,7 @@ class Subscriptions:
                 self._drain(conn, now)
                 self._use(partition, successor, now)
                 self._actions.append(PartitionEvent("replaced", partition, successor.node, conn=successor))
+                self._renew(partition, successor, now)
         elif phase is Phase.DUE:
             if now < partition.retry_at:
                 self._wake(partition.retry_at)

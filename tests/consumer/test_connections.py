@@ -372,6 +372,15 @@ def limited(driven: Driven) -> Lifetime:
     return Lifetime(driven.now, 5.0, 0.0)
 
 
+def test_the_next_connection_is_replaced_in_time_also_if_cls_was_never_answered(driven: Driven) -> None:
+    driven.subscribe(limited(driven))
+    for _ in range(2):
+        driven.after(3.0)
+        second = driven.subscribe(limited(driven))
+        driven.after(1.8)
+        assert driven.part.conn is second
+
+
 def test_so_is_one_without_messages(driven: Driven) -> None:
     first = driven.subscribe(limited(driven))
     driven.part.retry_at = driven.now + 100.0
