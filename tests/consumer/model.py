@@ -215,9 +215,8 @@ class World:
     def answer(self, conn: Subscription, server: Server, command: WriteRequeue | WriteTouch | WriteFinish) -> None:
         if isinstance(command, WriteRequeue) and (message := command.message) is not None:
             self.requeued[server.number] += 1
+            assert message.id == command.message_id
             assert message.returned or self.number_of(message) in self.failed, "returned without a reason"
-        if isinstance(command, WriteRequeue | WriteTouch) and command.message is not None:
-            assert command.message.id == command.message_id
         number = int.from_bytes(command.message_id[:8], "big") & 0xFFFF
         held = server.in_flight.get(number)
         if held is None or held[0] is not conn:

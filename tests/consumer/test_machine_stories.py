@@ -1,6 +1,6 @@
 """What the consumer's machine does in some stories: every action and command with its time, and the counts at the end.
 
-A line is a moment: seconds since the beginning. Connections (#) and messages have numbers.
+A moment (|) is in seconds since the beginning; connections (#) and messages have numbers; ``=`` is the last text.
 """
 
 from typing import Any

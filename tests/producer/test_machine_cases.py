@@ -644,18 +644,6 @@ def test_a_leader_that_moves_is_left_at_once_if_it_owes_nothing_and_soon_if_it_a
     assert len(driven.reports("moved")) == 1
 
 
-def test_a_connection_that_is_lost_takes_its_replacement_along() -> None:
-    driven = Driven(NODES[0])
-    driven.lifetime = 5.0
-    driven.publish()
-    driven.opens = False
-    driven.wait(3.1)
-    first, second = driven.attempts
-    driven.machine.closed(first, ConnectionLostError("lost"), driven.now)
-    driven.serve()
-    assert second in driven.closed
-
-
 def test_refusals_of_one_moment_pause_once_and_explain_the_loss_that_follows() -> None:
     driven = Driven(NODES[0])
     requests = [driven.publish(limit=0.3) for _ in range(2)]

@@ -1,6 +1,6 @@
 """What the producer's machine does in some stories: every action with its time, its texts, and the counts at the end.
 
-A line is a moment: seconds since the beginning. Connections (#) and publishes have numbers.
+A moment (|) is in seconds since the beginning; connections (#) and publishes have numbers; ``=`` is the last text.
 """
 
 from typing import Any
