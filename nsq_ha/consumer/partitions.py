@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.base.grouping import grouped
 from nsq_ha.consumer import choice
 from nsq_ha.engine.lookup_log import numbered
 from nsq_ha.errors import RemoteProtocolError, ServerError, TopicNotFoundError
@@ -111,10 +112,8 @@ class Partitions:
         if not watch.view.is_answered:
             return "the first lookup was not answered yet"
         leaders, is_plain = watch.view.leaders, choice.has_no_partitions(watch.view)
-        silent: dict[str, list[int]] = {}
-        for p in sorted(partitions):
-            if p in leaders and partitions[p].conn is None:
-                silent.setdefault(leaders[p].address, []).append(p)
+        unread = (p for p in sorted(partitions) if p in leaders and partitions[p].conn is None)
+        silent = grouped((leaders[p].address, p) for p in unread)
         places = {address: "" if is_plain else f"{numbered(each)}: " for address, each in silent.items()}
         texts = (f"{place}nsqd {address} has not answered yet" for address, place in places.items())
         return "; ".join(texts) or f"no partition has a leader yet{watch.view.cause}"
@@ -212,9 +211,7 @@ class Partitions:
 
 def _by_cause(troubles: Mapping[int, str], named: Callable[[list[int]], str]) -> str:
     """Return the troubles of partitions; those that differ only in numbers, such as the nsqd's address, once."""
-    alike: dict[str, list[int]] = {}
-    for partition in sorted(troubles):
-        alike.setdefault(re.sub(_NUMBERS, "0", troubles[partition]), []).append(partition)
+    alike = grouped((re.sub(_NUMBERS, "0", troubles[partition]), partition) for partition in sorted(troubles))
     texts = []
     for first, *others in alike.values():
         same = f" (the same for {named(others)})" if others else ""

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.base.grouping import grouped
 from nsq_ha.errors import few
 from nsq_ha.policy.topology import Node, TopicView, changed_leaders
 
@@ -48,9 +49,7 @@ def _leader_lines(old: TopicView, new: TopicView) -> Iterator[tuple[str, dict[st
 
 def _leaders(found: Iterable[tuple[int, Node]]) -> str:
     """Return the leaders of several partitions as one line: there may be hundreds."""
-    partitions: dict[str, list[int]] = {}
-    for partition, node in found:
-        partitions.setdefault(node.address, []).append(partition)
+    partitions = grouped((node.address, partition) for partition, node in found)
     return "; ".join(f"{address} leads {numbered(numbers)}" for address, numbers in partitions.items())
 
 

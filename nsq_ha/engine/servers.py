@@ -94,6 +94,7 @@ class Server:
         leads: The lists name it as the leading one.
         error: Why the last lookup got no usable answer. None if it got one.
         retry_at: When a lookup may ask it again after an error.
+        has_answered: A lookup has got a usable answer.
         addresses: Host and port, also of the addresses that its name has.
     """
 
@@ -104,6 +105,7 @@ class Server:
         self.leads: bool = False
         self.error: LookupUnavailableError | None = None
         self.retry_at: float = 0.0
+        self.has_answered: bool = False
         self.addresses: set[tuple[str, int]] = {address_of(url)}
         self._lines = Rarely()
         self._is_logged = False  # a line says that it fails
@@ -124,7 +126,7 @@ class Server:
         if not isinstance(found, LookupUnavailableError):
             if self._is_logged:
                 _log.info("nsqlookupd %s answers again", self.url, extra=extra)
-            self.error, self._is_logged = None, False
+            self.error, self._is_logged, self.has_answered = None, False, True
             return None if before is None else LookupdRecovered(lookupd=self.url)
         self.error, reason = found, reason_of(found)
         # One may fail at every other lookup, as one that cannot answer for one of many topics.
@@ -245,10 +247,11 @@ class Servers:
     async def channels(self, topic: str, partition: int) -> frozenset[str] | None:
         """Return the channels of a partition, as the first working one lists them: an nsqd registers them at all.
 
-        The leading one is asked first, since it has answered. None if none answers, which does not count as a failure.
+        One that has answered a lookup is asked first, of these the leading one. None if none answers, which does not
+        count as a failure.
         """
         working = [server for server in self._servers if server.error is None]
-        for server in sorted(working, key=lambda server: not server.leads):
+        for server in sorted(working, key=lambda server: (not server.has_answered, not server.leads)):
             found = await tried(server.url, partial(server.client.channels, topic, partition))
             if not isinstance(found, LookupUnavailableError):
                 return frozenset(found)

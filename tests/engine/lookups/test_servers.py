@@ -173,6 +173,19 @@ async def test_the_leading_one_is_asked_for_channels_first(serve: Serve) -> None
 # ---------------------------------------------------------------- what is said
 
 
+async def test_one_that_has_answered_is_asked_for_channels_before_one_that_hangs(serve: Serve) -> None:
+    hanging, good = await serve(), await serve()
+    hanging.behave = hang
+    good.answer("/lookup", lookup_body({0: 4150}))
+    good.answer("/channels", {"channels": ["billing"]})
+    async with new_client() as client:
+        servers = Servers((hanging.url, good.url), timeout=SLOW, client=client)
+        await servers.look_up("orders", "r")
+        async with asyncio.timeout(SLOW / 2):
+            assert await servers.channels("orders", 0) == frozenset({"billing"})
+        await servers.aclose()
+
+
 async def test_one_that_fails_every_other_time_fills_no_log(
     make: Callable[..., Stage], caplog: pytest.LogCaptureFixture
 ) -> None:
