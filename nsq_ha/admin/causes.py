@@ -89,7 +89,7 @@ def unled(reading: Reading) -> Mapping[TopicPartition, str]:
         leader = reading.leaders.get(partition)
         if leader is None:
             before = reading.former.get(partition)
-            found[partition] = f"no nsqd leads it{f', {before} did' if before else ''}"
+            found[partition] = f"lost its leader {before}" if before else "has no leader"
         elif leader in reading.silent:
             found[partition] = f"its leader {leader} does not answer"
     return found
@@ -321,7 +321,7 @@ def _lookupds(reading: Reading) -> Iterator[Incident]:
             trouble="leading",
             subject="cluster",
             cause="no nsqlookupd leads",
-            effects=("no leader of a partition can change, and no topic",),
+            effects=("until one does, leaders cannot change and topics cannot be created or altered",),
             remedy="look at the nsqlookupds' logs and at etcd",
         )
     yield from _disagreeing(reading)

@@ -70,7 +70,7 @@ class BodyForm(click.ParamType["Decode"]):
 
 @click.command(short_help="Look at stored messages; takes none.")
 @click.argument("topic", type=TOPIC)
-@click.option("-n", "--count", type=click.IntRange(1, MAX_COUNT), default=20, help="About how many.")
+@click.option("-n", "--count", type=click.IntRange(1, MAX_COUNT), default=20, help="Approximate number of messages.")
 @click.option(
     "--from",
     "start",
@@ -107,10 +107,10 @@ def browse(
     """Show messages that TOPIC holds: the latest, the oldest, or those at a time or an offset.
 
     They are read from the logs of the partitions. No channel is created, moved or changed, and nobody misses a message.
-    The latest messages may be shown some seconds late, when nsqd has flushed them. Bytes that are no UTF-8 come
-    damaged; `tail --from` has them whole.
+    The latest messages may be shown some seconds late, when nsqd has flushed them. Bytes that are not
+    valid UTF-8 are shown damaged; `tail --from` has them whole.
 
-    A look ends after 8 seconds, or 5,000 messages, and then says how to go on: exit code 3 if it had found none, or if
+    The search stops after 8 seconds, or 5,000 messages, and says how to continue: exit code 3 if it found none, or if
     no partition could be read.
 
     Only for a partitioned cluster: a plain (upstream) one shows a message only to a consumer, which takes it away.

@@ -259,7 +259,7 @@ def print_fitting(
     console().print(table_of(drawn, ([column.text(row) for column in chosen] for row in rows), title=title))
     hidden = [column.name for column in columns if column not in chosen]
     if hidden and says_hidden:
-        click.echo(f"not shown, for want of room: {', '.join(hidden)}; -o json has all", err=True)
+        click.echo(f"hidden, terminal too narrow: {', '.join(hidden)}; -o json has all", err=True)
 
 
 def print_rows(

@@ -51,7 +51,8 @@ def stat(cluster: ClusterAccess, as_json: bool | None, **options: object) -> boo
     """Show depth, messages in flight, requeues, timeouts and clients of TOPIC, or of all topics.
 
     A row is a channel, over all partitions. Where the terminal is narrow, columns are left out; JSON has all. Exit code
-    1 if figures are missing, since an nsqd or leader is, or has too many connections to list; not with --watch.
+    1 if an nsqd or a leader does not answer, or has too many connections to list, so that figures are incomplete; not
+    with --watch.
     """
     chosen = StatOptions(as_json=wants_json(as_json), **options)  # type: ignore[arg-type]  # click's names and types
     if chosen.count is not None and not chosen.watch:

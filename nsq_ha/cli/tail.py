@@ -65,12 +65,12 @@ def tail(
 ) -> None:
     """Print the messages of TOPIC as they arrive, until Ctrl-C or until the reader of a pipe ends.
 
-    It takes nothing away: it uses a new channel, which gets copies of all new messages and is deleted at the end. With
+    It removes no messages: it uses a new channel, which gets copies of all new messages and is deleted at the end. With
     --consume it takes messages out of --channel, which it shares with its consumers, or creates.
 
-    On a plain (upstream) cluster, the messages of a topic without channel wait for the first one, so that a look would
-    take them away: it is refused without --consume. A topic that no nsqd has yet is waited for, and refused if it has
-    no channel then.
+    On a plain (upstream) cluster, the messages of a topic without channels wait for the first channel, which would take
+    them away: without --consume, such a topic is refused. If no nsqd has the topic yet, the command waits for it, and
+    refuses it if it has no channel then.
     """
     _check_consume(chosen.channel, consume=consume)
     if raw:

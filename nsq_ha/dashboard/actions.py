@@ -150,7 +150,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     ),
     "create-topic": Action(
         "Create topic",
-        "With the usual number of replicas; nsq-ha topic create has all settings.",
+        "Uses the default number of replicas. For other settings, run nsq-ha topic create.",
         "an operator created the topic",
         scope="topic",
         asks=("to", "Partitions (1 on a plain cluster)"),

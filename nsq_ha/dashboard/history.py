@@ -431,9 +431,8 @@ _TROUBLES: Mapping[Trouble, tuple[Kind, Level, str]] = {
 def begins(trouble: Trouble, subject: str, why: str, at: float) -> ClusterEvent:
     """Return the event for a problem that began."""
     kind, level, _ = _TROUBLES[trouble]
-    text, group = (f"nobody serves {each}: {why}" for each in ("the partition", "them"))
-    topic, is_part = _topic_of(kind, subject), kind == "leader"
-    return ClusterEvent(at, kind, level, subject, text if is_part else why, topic, group if is_part else "")
+    group = why.replace("its ", "their ").replace("has ", "have ") if kind == "leader" else ""
+    return ClusterEvent(at, kind, level, subject, why, _topic_of(kind, subject), group)
 
 
 def ends(trouble: Trouble, subject: str, began: float, at: float) -> ClusterEvent:

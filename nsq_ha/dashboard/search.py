@@ -231,7 +231,7 @@ def fates(reading: Reading, topic: str, partition: int, number: int) -> tuple[Fa
         elif number > channel.messages:
             fate = Fate(channel.name, "not read", "info", "the leader has not flushed it to its log yet")
         else:
-            waits = f"waiting, in flight, or finished before an older one; {number - confirmed - 1:,} before it are"
+            waits = f"still waiting, in flight, or finished out of turn; {number - confirmed - 1:,} before it are"
             text = f"{'paused: ' if channel.paused else ''}{waits} not passed either"
             fate = Fate(channel.name, "not passed", "warning", text)
         outcomes.append(fate)

@@ -117,7 +117,7 @@ HALF = (LookupdState("http://l0:4161", True, "", (A, B)), LookupdState("http://l
         ),
         (
             reading(1.0, node(1), lookupds=lookupds("", "", leads=5)),
-            ["no nsqlookupd leads; no leader of a partition can change, and no topic"],
+            ["no nsqlookupd leads; until one does, leaders cannot change and topics cannot be created or altered"],
         ),
         (
             reading(1.0, node(1), node(2), lookupds=HALF),

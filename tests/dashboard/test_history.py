@@ -47,7 +47,7 @@ def test_a_leader_that_moves_over_a_time_without_one_is_a_mark_too() -> None:
         kept.add(reading(at, node(4250, partition(is_leader=False)), before=kept.latest))
     kept.add(reading(4, node(4250, partition()), before=kept.latest))
     texts = [(event.level, event.text) for event in kept.events if event.kind == "leader"]
-    assert texts[0] == ("bad", "nobody serves the partition: no nsqd leads it, n:4150 did")
+    assert texts[0] == ("bad", "lost its leader n:4150")
     assert ("warning", "the leader moved from n:4150 to n:4250, after a time without one") in texts
     kept.add(reading(5, before=kept.latest))
     kept.add(
@@ -281,14 +281,14 @@ def test_what_many_partitions_say_is_one_event() -> None:
         ("n:1", "nsqd n:1 gone"),
         (
             "200 partitions",
-            "nobody serves them: no nsqd leads it, n:1 did: t0-0, t1-0, t10-0, t100-0, t101-0 and 195 more",
+            "lost their leader n:1: t0-0, t1-0, t10-0, t100-0, t101-0 and 195 more",
         ),
         ("200 partitions", "the leader moved from n:1: t0-0, t1-0, t10-0, t100-0, t101-0 and 195 more"),
         ("n:1", "it is back after 4 s"),
     ]
     assert {each.cause for each in kept.periods if each.trouble == "leaderless"} == {"n:1"}
     assert [event.text for event in kept.events_of("t7")] == [
-        "nobody serves the partition: no nsqd leads it, n:1 did",
+        "lost its leader n:1",
         "the leader moved from n:1 to n:2, after a time without one",
     ]
 

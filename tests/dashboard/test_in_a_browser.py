@@ -194,7 +194,7 @@ async def test_a_message_is_found_by_its_place(url: str) -> None:
 
         async def is_found() -> bool:  # nsqd answers wrongly about messages that it has not written to its files yet
             found = (await client.get("/search?topic=orders&partition=0&number=1")).text
-            return "not passed" in found and "At the channels" in found
+            return "not passed" in found and "How far each channel is" in found
 
         await eventually(is_found, LIMIT)
         assert (await client.get("/search?topic=orders&id=x")).status_code == 400

@@ -47,7 +47,7 @@ def search_page(board: Board, answer: Answer | None, problem: str = "") -> Page:
         tag("button", "Search"),
         action="/search",
     )
-    note = ui.soft("Give the topic with one of: internal id; trace id; partition with offset or number.")
+    note = ui.soft("Enter a topic and one of: internal id; trace id; partition with offset or number.")
     found = None if answer is None else _answer(board, answer)
     return Page("Search", join(note, form, ui.problem(problem), found), 400 if problem else 200)
 
@@ -93,7 +93,7 @@ def _found(board: Board, found: FoundMessage) -> Html:
     return ui.section(
         f"Message {stored.internal_id}",
         facts_list,
-        tag("h3", "At the channels, by the position of each"),
+        tag("h3", "How far each channel is"),
         fates,
         tag("h3", "Headers") if stored.headers else None,
         tag("pre", stored.headers, tabindex="0") if stored.headers else None,
@@ -114,7 +114,7 @@ def _steps(steps: Sequence[TraceStep]) -> Html | None:
         *(TableColumn(name.replace("_", " "), functools.partial(_fact, name)) for name in _FACTS),
     )
     life = ui.table("steps", columns, enumerate(steps), key=lambda each: str(each[0]), empty="")
-    return ui.section("Its life, by the trace log", life)
+    return ui.section("History from the trace log", life)
 
 
 def _fact(name: str, step: tuple[int, TraceStep]) -> str:
