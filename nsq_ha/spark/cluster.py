@@ -102,6 +102,7 @@ class BlockingCluster:
         self._known: dict[tuple[str, str], Any] = {}  # the answers, by question and topic
         self._answered_at: dict[tuple[str, str], float] = {}
         self._failed_at = 0.0
+        self._look: dict[Node, Mapping[str, dict[int, Extent]] | NsqError] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -169,12 +170,35 @@ class BlockingCluster:
         Raises:
             NsqError: No usable answer; look the leader up again.
         """
-        stats = self._ask(node, self._nsqd(node).stats(topic, leader_only=True))
-        return {
-            each.partition: Extent(each.begin_offset, each.end_offset, each.messages)
-            for each in stats
-            if each.topic == topic and each.is_leader
-        }
+        if self._look is None:
+            return self._extents(node, topic).get(topic, {})
+        if node not in self._look:
+            try:
+                self._look[node] = self._extents(node, None)
+            except NsqError as error:
+                self._look[node] = error
+        found = self._look[node]
+        if isinstance(found, NsqError):
+            raise found
+        return found.get(topic, {})
+
+    @contextlib.contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Ask each node only once, for all topics, for the :meth:`extents` that are asked for in the block."""
+        self._look = {}
+        try:
+            yield
+        finally:
+            self._look = None
+
+    def _extents(self, node: Node, topic: str | None) -> Mapping[str, dict[int, Extent]]:
+        """Return the extents of the partitions that a node leads, by topic: of one topic, or of all."""
+        found: dict[str, dict[int, Extent]] = {}
+        for each in self._ask(node, self._nsqd(node).stats(topic, leader_only=True)):
+            if each.is_leader:
+                extent = Extent(each.begin_offset, each.end_offset, each.messages)
+                found.setdefault(each.topic, {})[each.partition] = extent
+        return found
 
     def stored(self, topic: str, partition: int, node: Node, mode: Search, position: int) -> StoredMessage | None:
         """Find a message by number (``count``), or the first one at or after an offset (``virtual_offset``).

@@ -1,14 +1,18 @@
 """Replays on the dev cluster: exact rows whatever happens to leaders; no Spark yet."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.errors import ConnectError
 from nsq_ha.message import Message
-from nsq_ha.spark.cluster import BlockingCluster
+from nsq_ha.policy.topology import Node
+from nsq_ha.spark.cluster import BlockingCluster, Extent
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
+from nsq_ha.spark.plan.metadata import MANY
+from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.read.range_reader import RangeReader
 from tests.devcluster.probes import until
 from tests.spark.conftest import Publish
@@ -94,3 +98,49 @@ def test_the_same_rows_come_when_the_leader_changes_in_the_middle(
             dev_cluster.start(leader)
     assert_chain(part, disturbed)
     assert [(row.offset, row.id, row.body, row.timestamp_ns) for row in disturbed] == undisturbed
+
+
+def test_many_topics_are_planned_with_one_question_to_each_nsqd(
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [dev_cluster.create_topic(f"many_{number}", 1, sync_every=1) for number in range(MANY)]
+    for topic in topics:
+        publish(topic, 0, [topic.encode()] * 3)
+    questions: list[tuple[Node, str | None]] = []
+    ask = BlockingCluster._extents  # noqa: SLF001 - what is counted
+
+    def counted(self: BlockingCluster, node: Node, topic: str | None) -> Mapping[str, dict[int, Extent]]:
+        questions.append((node, topic))
+        return ask(self, node, topic)
+
+    given = ReadOptions.parse(
+        {
+            "lookupd": ",".join(asked.lookupd),
+            "subscribePattern": "many_.*",
+            "metadataRefresh": "0",
+            "startingOffsets": "earliest",
+        },
+        "stream",
+    )
+    planner = StreamPlanner(given, asked)
+    begin = planner.initial()
+    monkeypatch.setattr(BlockingCluster, "_extents", counted)
+    end = planner.latest(begin)
+    assert {topic: [*partitions] for topic, partitions in begin.items()} == {topic: ["0"] for topic in topics}
+    assert all(end[topic]["0"] > begin[topic]["0"] for topic in topics)
+    leaders = {asked.view(topic).leaders[0] for topic in topics}
+    assert sorted(node.address for node, _ in questions) == sorted(node.address for node in leaders)
+    assert {topic for _, topic in questions} == {None}
+    silent = questions[0][0]
+
+    def refused(self: BlockingCluster, node: Node, topic: str | None) -> Mapping[str, dict[int, Extent]]:
+        if node == silent:
+            raise ConnectError("no answer")
+        return counted(self, node, topic)
+
+    led = {topic: asked.view(topic).leaders[0] for topic in topics}
+    monkeypatch.setattr(BlockingCluster, "_extents", refused)
+    later = StreamPlanner(given, asked).latest(begin)
+    assert {topic for topic in topics if later[topic] != begin[topic]} == {
+        topic for topic in topics if led[topic] != silent
+    }

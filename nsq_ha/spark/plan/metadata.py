@@ -8,11 +8,12 @@ It does not decide what to read (``batch_planner``, ``stream_planner``).
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, TopicNotFoundError
 from nsq_ha.spark import logger
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicMeta, TopicView
     from nsq_ha.spark.checkpoint import TopicPartition
     from nsq_ha.spark.options import ReadOptions
+
+
+MANY: Final = 8
+"""Number of topics from which on the statistics of all topics cost less than those of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +196,8 @@ class Snapshots:
         def ask() -> Mapping[str, TopicSnapshot]:
             listed = topics_of(options, self._cluster, max_age=max_age)
             topics = dict.fromkeys((*listed, *sorted(read)))
-            return self._keep([self._available(topic, max_age) for topic in topics])
+            with self._cluster.one_look() if len(topics) >= MANY else contextlib.nullcontext():
+                return self._keep([self._available(topic, max_age) for topic in topics])
 
         return retried(ask, time.monotonic() + options.patience)
 
