@@ -166,8 +166,7 @@ class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvaila
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return a limit if the options have any; :meth:`latestOffset` gets it back, and the planner applies all."""
         options = self._options
-        limits = options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger
-        return ReadMaxRows(limits[0] or MAX_INT64) if any(limits) else ReadAllAvailable()
+        return ReadMaxRows(options.max_offsets_per_trigger or MAX_INT64) if options.is_limited else ReadAllAvailable()
 
     @reason_first()
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802

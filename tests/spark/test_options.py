@@ -155,6 +155,7 @@ EXAMPLES = {
     "endingOffsetsByTimestamp": '{"flights": {"0": 1767225600000}}',
     "maxOffsetsPerTrigger": "1000",
     "maxBytesPerTrigger": "64m",
+    "maxTimePerTrigger": "10m",
     "minOffsetsPerTrigger": "10",
     "maxTriggerDelay": "1m",
     "minPartitions": "4",

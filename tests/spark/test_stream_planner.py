@@ -160,6 +160,26 @@ def test_a_limit_is_shared_by_all_topics_and_leaves_no_small_one_out(limit: Give
     assert plan.latest(plan.initial()) == {"large": {"0": ends[0], "1": ends[1]}, "small": {"0": 100}}
 
 
+def test_partitions_advance_to_a_common_time() -> None:
+    old, young = Log([10] * 4, times_ms=(1_000, 2_000, 8_000, 9_000)), Log([10] * 3, times_ms=(5_000, 6_000, 11_500))
+    plan = planner(two(old, young), maxTimePerTrigger="3s")
+    offset, seen = plan.initial(), []
+    while (following := plan.latest(offset)) != offset:
+        offset = following
+        seen.append((following["t"]["0"], following["t"]["1"]))
+    assert seen == [(20, 0), (20, 20), (40, 20), (40, 30)]
+    assert planner(two(old, young), maxTimePerTrigger="1h").latest(plan.initial()) == {"t": {"0": 40, "1": 30}}
+
+
+def test_a_log_whose_times_go_back_advances() -> None:
+    model = two(Log([10] * 5, times_ms=(1_000, 9_000, 2_000, 9_500, 1_500)), Log([10], times_ms=(1_200,)))
+    plan = planner(model, maxTimePerTrigger="1s", maxOffsetsPerTrigger="2")
+    offset = plan.initial()
+    for _ in range(5):
+        offset = plan.latest(offset)
+    assert offset == {"t": {"0": 50, "1": 10}}
+
+
 def test_two_limits_together_leave_nobody_out_for_good() -> None:
     # By messages partition 1 has the larger backlog, by bytes partition 0.
     model = two(Log([1000]), Log([1] * 3))
@@ -190,6 +210,8 @@ def test_a_batch_waits_for_enough_rows_but_not_for_ever() -> None:
             {"maxOffsetsPerTrigger": "3"},
             {"maxBytesPerTrigger": "25"},
             {"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "40"},
+            {"maxTimePerTrigger": "2ms"},
+            {"maxTimePerTrigger": "3ms", "maxOffsetsPerTrigger": "2", "maxBytesPerTrigger": "25"},
         ]
     ),
     st.booleans(),

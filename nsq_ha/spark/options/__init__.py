@@ -103,6 +103,9 @@ class ReadOptions:
     """Maximum messages of a micro-batch, shared by backlog; each partition with new ones gets at least one."""
     max_bytes_per_trigger: Streams[Annotated[Bytes, Meta(ge=1, le=MAX_INT64)] | None] = None
     """Maximum bytes of the log in a micro-batch."""
+    max_time_per_trigger: Streams[Annotated[Seconds, Meta(ge=0.001, le=31_536_000)] | None] = None
+    """Maximum span of time in a micro-batch, from the oldest unread message of all partitions on: they advance together
+    through a backlog, so that none falls behind the watermark."""
     min_offsets_per_trigger: Streams[_Count | None] = None
     """Wait for this number of messages."""
     max_trigger_delay: Streams[Annotated[Seconds, Meta(ge=0, le=86400)]] = 900.0
@@ -158,6 +161,12 @@ class ReadOptions:
     def ending_times(self) -> int | ByPartition | None:
         """The time to end before, of all or by topic and partition."""
         return self.ending_offsets_by_timestamp if self.ending_timestamp is None else self.ending_timestamp
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything limits a micro-batch."""
+        limits = self.max_offsets_per_trigger, self.max_bytes_per_trigger, self.max_time_per_trigger
+        return any((*limits, self.min_offsets_per_trigger))
 
     @property
     def patience(self) -> float:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsq_ha.errors import DataLossError, NsqError, ResponseTimeoutError
+from nsq_ha.options.checks import MAX_INT64
 
 if TYPE_CHECKING:
     from nsq_ha.admin.nsqd_http import Search, StoredMessage
@@ -212,10 +213,24 @@ class PartitionLog:
         found = self.first_at(start + count)
         return self.extent.end if found is None else found.offset
 
-    def at_time(self, milliseconds: int) -> int | None:
-        """Return the start of the first message that is not older, or None if all are older."""
+    def time_of(self, offset: int) -> int:
+        """Return the time of the first message at or after ``offset``, in milliseconds; a late one if there is none."""
+        first = self.first_at(offset)
+        return MAX_INT64 if first is None else first.timestamp_ns // _NS_OF_MS
+
+    def after_time(self, start: int, milliseconds: int) -> int:
+        """Return where older messages from ``start`` on end: perhaps ``start`` itself, or the log's end."""
+        if milliseconds <= self.time_of(start) < MAX_INT64:
+            return start
+        last = self._find("count", self.extent.messages)
+        is_all = last is not None and last.timestamp_ns < milliseconds * _NS_OF_MS  # as once a query has caught up
+        found = None if is_all else self.at_time(milliseconds, start)
+        return self.extent.end if found is None else found
+
+    def at_time(self, milliseconds: int, start: int = 0) -> int | None:
+        """Return where the first message at or after ``start`` begins that is not older, or None if all are older."""
         wanted = milliseconds * _NS_OF_MS
-        low, high = self.extent.start, self.extent.end
+        low, high = max(start, self.extent.start), self.extent.end
         answer: int | None = None
         while low < high:
             middle = (low + high) // 2
@@ -290,16 +305,24 @@ class Unread:
     def ends(self) -> dict[TopicPartition, int]:
         """Return the ends of the micro-batch within the limits, without held partitions."""
         ends = {place: each.extent.end for place, each in self.logs.items() if place not in self.held}
+
+        def cut(parts: Mapping[TopicPartition, int], question: Callable[[PartitionLog, int, int], int]) -> None:
+            for place, end in self._each(parts, question).items():
+                ends[place] = min(ends[place], end)
+
+        if (seconds := self.options.max_time_per_trigger) is not None:
+            times = self._each(dict.fromkeys(ends, 0), lambda each, start, _: each.time_of(start))
+            until = min(times.values(), default=0) + round(seconds * 1000)
+            cut(dict.fromkeys(times, until), lambda each, start, before: each.after_time(start, before))
         if (rows := self.options.max_offsets_per_trigger) is not None:
             waiting = self._rows()
             parts = {place: share for place, share in shares(rows, waiting).items() if share < waiting[place]}
-            ends |= self._each(parts, lambda each, start, share: each.after_rows(start, share))
+            cut(parts, lambda each, start, share: each.after_rows(start, share))
         if (count := self.options.max_bytes_per_trigger) is not None:
-            # Apply it to the rest: separately, the two limits might exclude different partitions and so all.
+            # Apply it to the rest: separately, the limits might exclude different partitions and so all.
             sizes = {place: end - self.starts[place] for place, end in ends.items() if place not in self.held}
             parts = {place: share for place, share in shares(count, sizes).items() if share < sizes[place]}
-            for place, end in self._each(parts, lambda each, start, share: each.after_bytes(start, share)).items():
-                ends[place] = min(ends[place], end)
+            cut(parts, lambda each, start, share: each.after_bytes(start, share))
         return {place: end for place, end in ends.items() if place not in self.held}
 
     def _rows(self) -> dict[TopicPartition, int]:

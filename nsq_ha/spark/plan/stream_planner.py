@@ -337,8 +337,7 @@ class StreamPlanner:
     ) -> tuple[dict[TopicPartition, int], Mapping[TopicPartition, NsqError]]:
         """Return ends within the limits of the options, and the partitions that cannot advance now."""
         options = self._options
-        limits = options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger
-        if limits == (None, None, None):
+        if not options.is_limited:
             return ends, {}
         unread: dict[TopicPartition, PartitionLog] = {}
         starts: dict[TopicPartition, int] = {}
