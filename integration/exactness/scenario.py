@@ -15,7 +15,7 @@ KINDS: Final = ("plain", "ordered", "extended")
 FETCHES: Final = ("subscribe", "bulk")
 FAULTS: Final = ("none", "worker", "driver", "leader")
 """What is killed in the middle of a query."""
-LIMITS: Final = ("none", "maxOffsetsPerTrigger", "maxBytesPerTrigger")
+LIMITS: Final = ("none", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "maxTimePerTrigger")
 CUTS: Final = ("none", "none", "minPartitions", "maxRecordsPerPartition")
 LOTS: Final = (1, 50, 1000)
 """Messages published at a time to one partition: PUB, and small and large MPUBs."""
@@ -116,6 +116,8 @@ def _limit(name: str, largest: int, chance: random.Random) -> dict[str, str]:
     most = chance.randrange(300, 1200)
     if name == "maxOffsetsPerTrigger":
         return {name: str(most)}
+    if name == "maxTimePerTrigger":
+        return {name: f"{2 * most}ms"}
     # A message of the log has about 40 bytes beside its body.
     return {name: str(most * (40 + largest // 2))} if name == "maxBytesPerTrigger" else {}
 
