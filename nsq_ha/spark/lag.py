@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from pyspark.sql.streaming import listener
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.spark import logger
@@ -115,7 +121,7 @@ class StreamLag:
         return f"query {name} batch {self.batch_id}: {self.behind_bytes:,} bytes behind{rows}{where}"
 
 
-def lag_of(progress: listener.StreamingQueryProgress | Mapping[str, Any]) -> StreamLag | None:
+def lag_of(progress: StreamingQueryProgress | Mapping[str, Any]) -> StreamLag | None:
     """Return how far a query is behind, from one report of its progress.
 
     Args:
@@ -165,7 +171,7 @@ def _decoded(offset: object) -> Mapping[str, Any] | None:
     return offset if isinstance(offset, Mapping) else None
 
 
-class LagListener(listener.StreamingQueryListener):
+class LagListener(StreamingQueryListener):
     """Passes the lag of every query of a session to a function, after each micro-batch.
 
     Add it with ``spark.streams.addListener(LagListener(report))``. Spark calls it in a thread of its own, one report
@@ -180,10 +186,10 @@ class LagListener(listener.StreamingQueryListener):
         # Times of reports and ends of the log that the query has not reached, by query and partition.
         self._ends: dict[tuple[str, str, int], list[tuple[float, int]]] = {}
 
-    def onQueryStarted(self, event: listener.QueryStartedEvent) -> None:  # noqa: N802 - Spark's names, here and below
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names, here and below
         """Do nothing: there is no progress yet."""
 
-    def onQueryProgress(self, event: listener.QueryProgressEvent) -> None:  # noqa: N802
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Report the lag of a query that reads ``format("nsq")``."""
         try:
             lag = lag_of(event.progress)
@@ -192,7 +198,7 @@ class LagListener(listener.StreamingQueryListener):
         except Exception:  # noqa: BLE001 - logged
             logger.exception("the lag of query %s could not be reported", event.progress.id)
 
-    def onQueryTerminated(self, event: listener.QueryTerminatedEvent) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Forget the query; its last progress was reported."""
         for place in [place for place in self._ends if place[0] == str(event.id)]:
             del self._ends[place]

@@ -18,7 +18,7 @@ and pickles no connection. PySpark does not call ``stop``, so nothing depends on
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -250,5 +250,9 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:  # noqa: ANN401 - overrides all signatures
         raise self._reason.with_traceback(None)  # or it would grow with each call
 
-    initialOffset = latestOffset = getDefaultReadLimit = _refuse  # noqa: N815 - Spark's names, here and below
-    partitions = read = prepareForTriggerAvailableNow = _refuse  # noqa: N815
+    initialOffset: Callable[..., NoReturn] = _refuse  # noqa: N815 - Spark's names, here and below
+    latestOffset: Callable[..., NoReturn] = _refuse  # noqa: N815
+    getDefaultReadLimit: Callable[..., NoReturn] = _refuse  # noqa: N815
+    partitions: Callable[..., NoReturn] = _refuse
+    read: Callable[..., NoReturn] = _refuse
+    prepareForTriggerAvailableNow: Callable[..., NoReturn] = _refuse  # noqa: N815

@@ -372,6 +372,14 @@ def limited(driven: Driven) -> Lifetime:
     return Lifetime(driven.now, 5.0, 0.0)
 
 
+def test_what_is_closed_is_not_lost_again(driven: Driven) -> None:
+    first = driven.subscribe()
+    driven.subscriptions.lost(first, LOST, driven.now)
+    before, _ = (driven.part.failures, driven.part.opening), driven.took()
+    driven.subscriptions.lost(first, LOST, driven.now)
+    assert ((driven.part.failures, driven.part.opening), driven.took()) == (before, [])
+
+
 def test_the_next_connection_is_replaced_in_time_also_if_cls_was_never_answered(driven: Driven) -> None:
     driven.subscribe(limited(driven))
     for _ in range(2):
