@@ -298,10 +298,14 @@ def _tell(
     """Print the addresses, and commands to try; the nsqds may ask for AUTH, and another program have the usual port."""
     nodes = {name: {"tcp": address, "http": cluster.http_address(name)} for name, address in cluster.nsqds.items()}
     export = f"export NSQ_HA_LOOKUPD={','.join(cluster.lookupd)}"
+    moved = (
+        f"Port {DEFAULT_PORT} is in use, maybe by another cluster, so this one has other ports: without the line"
+        " export ..., the commands find the other one.\n"
+    )
     if wants_json(as_json):
         print_json({"lookupd": cluster.lookupd, "nsqds": nodes, "topics": [wanted.name for wanted in topics]})
         if as_json is None:  # its output goes into a file or a pipe
-            click.echo(f"In another terminal: {export}", err=True)
+            click.echo(f"{moved * is_moved}In another terminal: {export}", err=True)
         return
     rows: list[tuple[str, str | None, str]] = [
         (f"nsqlookupd-{number}", None, url) for number, url in enumerate(cluster.lookupd)
@@ -309,15 +313,13 @@ def _tell(
     rows += [(name, ports["tcp"], ports["http"]) for name, ports in nodes.items()]
     print_table(["node", "TCP", "HTTP"], rows)
     if is_moved:
-        click.echo(
-            f"Port {DEFAULT_PORT} is in use, maybe by another cluster, so this one has other ports: without the line"
-            " export ..., the commands find the other one.\n"
-        )
+        click.echo(moved)
     topic = topics[0].name if topics else "orders"
     key = " --key user-42" if topics and topics[0].ordered else ""
     create = "" if topics or plain else f"  nsq-ha topic create {topic} --partitions 2\n"
+    tail = "--channel hello --consume" if plain else "--from -1m"  # a paste publishes before it is subscribed
     secret = "  export NSQ_HA_AUTH_SECRET=...  # a secret of --auth-file\n" if asks else ""
     click.echo(
         f"In another terminal:\n\n  {export}\n{secret}{create}"
-        f"  nsq-ha tail {topic} &\n  echo hello | nsq-ha pub {topic}{key}\n\nCtrl-C stops the cluster."
+        f"  nsq-ha tail {topic} {tail} &\n  echo hello | nsq-ha pub {topic}{key}\n\nCtrl-C stops the cluster."
     )

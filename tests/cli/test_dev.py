@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import pytest
 
 from nsq_ha.cli import dev
 from nsq_ha.cli.dev import Wanted, WantedTopic
+from nsq_ha.options.checks import DEFAULT_PORT
 from tests.cli.conftest import Invoke
 from tests.devcluster.wire import Wire, identify
 from tests.support import web
@@ -76,6 +78,32 @@ def test_people_get_addresses_and_an_example_to_paste() -> None:
     assert result.count(b"nsqlookupd-") == 2
     assert b"export NSQ_HA_LOOKUPD=http://127.0.0.1:" in result
     assert b"nsq-ha pub" in result
+
+
+def test_one_that_has_moved_says_so_beside_its_json() -> None:
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # then it is taken anyway
+            taken.bind(("127.0.0.1", DEFAULT_PORT))
+            taken.listen()
+        with running("--nsqds", "1") as process:
+            json.loads(process.stdout.readline())
+            assert b"Port 4161 is in use, maybe by another cluster" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=120)
+
+
+@pytest.mark.parametrize("kind", ["--plain", "--topic=orders:2"])
+def test_the_example_to_paste_shows_its_message(invoke: Invoke, kind: str) -> None:
+    with running(kind, "--table") as process:
+        said = b""
+        while b"Ctrl-C" not in said:
+            said += process.stdout.readline()
+        lookupd, tail, pub = re.findall(r"NSQ_HA_LOOKUPD=(\S+)|nsq-ha tail (.+) &|nsq-ha (pub .+)", said.decode())
+        published = invoke(*pub[2].split(), stdin="hello", lookupd=lookupd[0])
+        assert published.exit_code == 0
+        assert invoke("tail", *tail[1].split(), "-n", "1", "--raw", lookupd=lookupd[0]).stdout == "hello\n"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
 
 
 def test_a_port_can_be_fixed_and_a_taken_one_is_reported(invoke: Invoke) -> None:
