@@ -219,9 +219,7 @@ class PartitionLog:
         return MAX_INT64 if first is None else first.timestamp_ns // _NS_OF_MS
 
     def after_time(self, start: int, milliseconds: int) -> int:
-        """Return where older messages from ``start`` on end: perhaps ``start`` itself, or the log's end."""
-        if milliseconds <= self.time_of(start) < MAX_INT64:
-            return start
+        """Return where the older messages end that begin at ``start``: perhaps at the log's end."""
         last = self._find("count", self.extent.messages)
         is_all = last is not None and last.timestamp_ns < milliseconds * _NS_OF_MS  # as once a query has caught up
         found = None if is_all else self.at_time(milliseconds, start)
@@ -313,7 +311,9 @@ class Unread:
         if (seconds := self.options.max_time_per_trigger) is not None:
             times = self._each(dict.fromkeys(ends, 0), lambda each, start, _: each.time_of(start))
             until = min(times.values(), default=0) + round(seconds * 1000)
-            cut(dict.fromkeys(times, until), lambda each, start, before: each.after_time(start, before))
+            ends |= {place: self.starts[place] for place, at in times.items() if until <= at < MAX_INT64}
+            older = dict.fromkeys((place for place, at in times.items() if at < until), until)
+            cut(older, lambda each, start, before: each.after_time(start, before))
         if (rows := self.options.max_offsets_per_trigger) is not None:
             waiting = self._rows()
             parts = {place: share for place, share in shares(rows, waiting).items() if share < waiting[place]}
