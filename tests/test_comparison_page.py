@@ -11,7 +11,7 @@ ROWS = [
     for line in TEXT.partition("\n## ")[2].splitlines()
     if line.startswith("| ") and not line.startswith("| |")
 ]
-LINK = re.compile(r'\[yes\]\(\.\./\.\./((?:tests|integration)/[\w/]+\.py) "(test_\w+)"\)')
+LINK = re.compile(r"\[yes\]\(\.\./\.\./((?:tests|integration)/[\w/]+\.py)#(test_\w+)\)")
 
 
 def test_the_page_is_about_something() -> None:

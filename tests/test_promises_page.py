@@ -54,7 +54,7 @@ def test_the_pages_have_tests() -> None:
 
 # ---------------------------------------------------------------- the check can fail
 
-LINK = '[✓](tests/test_x.py "test_y")'
+LINK = "[✓](tests/test_x.py#test_y)"
 WITHOUT = [
     "It holds.",
     f"It holds. {LINK} So does this.",
@@ -69,11 +69,11 @@ WITHOUT = [
     f"1. One. {LINK}\n   - Below it.",
     "> It is quoted.",
     "Does it hold?",
-    'It holds. [✓](https://example.org/tests/x "test_y")',
+    "It holds. [✓](https://example.org/tests/x.py#test_y)",
     "`a.b` holds.",
     "It holds (always). See [elsewhere](docs/x.md).",
-    "<!-- no test: advice -->\n\nDo that.\n\nIt holds.",
-    "It holds.\n<!-- no test: advice -->\n",
+    "<!--no-test:advice-->\n\nDo that.\n\nIt holds.",
+    "It holds.\n<!--no-test:advice-->\n",
     f"| case | what |\n|---|---|\n| a | it holds {LINK} |\n| b | it holds |",
     f"| case | what |\n|---|---|\n| a | It holds. So does this. {LINK} |",
     f"| case | what |\n|---|---|\n| a | it holds. {LINK} | It too. |\n| b | It holds. And so {LINK} |",

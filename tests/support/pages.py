@@ -14,6 +14,6 @@ def rows_of(page: str) -> list[str]:
 
 
 def named_in(text: str) -> list[str]:
-    """Return the tests that a text links to by ``[✓](path "name")``, or by its definition, as ``file::name``."""
-    found = re.findall(r'\](?:\(|: )(?:\.\./)*((?:tests|integration)/[\w/]+\.py) "(\w+)"', text)
+    """Return the tests that a text links to by ``[✓](path#name)``, or by its definition, as ``file::name``."""
+    found = re.findall(r"\](?:\(|: )(?:\.\./)*((?:tests|integration)/[\w/]+\.py)#(\w+)", text)
     return ["::".join(each) for each in found]

@@ -1,9 +1,9 @@
 """Pages that promise something: their sentences, and the test that each links to.
 
 What counts as a promise goes by structure, never by words: each sentence of each paragraph, list item and table of a
-page. A sentence is followed by links to the tests that show it, as in ``It is so. [✓][order]``, where the page defines
-``[order]: ../../tests/test_x.py "test_y"``. One that no test can show says why in a comment that readers do not see,
-``<!-- no test: advice -->``, right behind it without a space, or on a line of its own for all of the next paragraph,
+page. A sentence is followed by links to the tests that show it, as in ``So. [✓](../../tests/test_x.py#test_y)``, or
+``[✓][order]`` where the page defines ``[order]``. One that no test can show says why in a hidden comment,
+``<!--no-test:advice-->``, right behind it without a space, or on a line of its own for all of the next paragraph,
 list or table. Not counted are:
 
 - headings and code;
@@ -36,7 +36,7 @@ KINDS: Final = {
 _DEFINITION: Final = re.compile(r"^\[([^\]]+)\]: (.+)$", re.MULTILINE)
 _USE: Final = re.compile(r"\]\[([^\]]+)\]")
 _CODE: Final = re.compile(r"`[^`]+`")
-_COMMENT: Final = re.compile(r"<!--\s+no\s+test:\s+(.*?)\s+-->")
+_COMMENT: Final = re.compile(r"<!--no-test:(.*?)-->")
 _ANCHOR: Final = re.compile(r"\([\w-]+\)=")
 _NOTE: Final = rf"{_COMMENT.pattern}|\[✓\]\([^)]*\)"
 _SENTENCE: Final = re.compile(rf".*?[.?!][)\"'*]*(?=\s|$|{_NOTE})(?:\s*(?:{_NOTE}))*", re.DOTALL)
