@@ -48,7 +48,7 @@ def dev(command: str) -> Iterator[Started]:
 
 def commands(start: str) -> list[str]:
     """Return the commands of the README that begin with ``start``."""
-    return re.findall(rf"`({start}[^`]*)`", README.read_text("utf-8"))
+    return re.findall(rf"(?:`|^\$ )({start}[^`\n]*)", README.read_text("utf-8"), re.MULTILINE)
 
 
 @pytest.mark.timeout(900)
