@@ -8,9 +8,9 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 def rows_of(page: str) -> list[str]:
-    """Return the lines of a page that name tests."""
+    """Return the items of a page's lists that name tests."""
     lines = (ROOT / page).read_text().splitlines()
-    return [line for line in lines if line.startswith("| ") and named_in(line)]
+    return [line for line in lines if line.startswith("- ") and named_in(line)]
 
 
 def named_in(text: str) -> list[str]:
