@@ -93,26 +93,14 @@ class StoredMessages:
         return int(self.offsets[-1]) + int(self.heads["size"][-1]) + 4
 
     @property
-    def bodies(self) -> Numbers:
-        """Where each body begins in the data.
+    def parts(self) -> tuple[Numbers, Numbers]:
+        """Where the extension header of each message begins in the data, and where its body does.
+
+        The same for a message without a header; one with an empty header has its body two bytes later.
 
         Raises:
             DamagedLogError: A header is longer than its message.
         """
-        return self._parts()[1]
-
-    def exts(self) -> list[bytes | None] | None:
-        """Return the extension header of each message, None if no message has one; raises as :attr:`bodies`."""
-        headers, bodies = self._parts()
-        # A message with a version only has no header; an empty header is one.
-        has = bodies - self.starts > HEAD_BYTES + 1
-        if not has.any():
-            return None
-        bounds = zip(has.tolist(), headers.tolist(), bodies.tolist(), strict=True)
-        return [self.data[begin:end].tobytes() if is_there else None for is_there, begin, end in bounds]
-
-    def _parts(self) -> tuple[Numbers, Numbers]:
-        """Return where the extension header of each message begins, and where its body does; the same for no header."""
         starts, data = self.starts + HEAD_BYTES, self.data
         marked = np.flatnonzero((self.heads["attempts"] & EXT_MASK) == EXT_MARK)
         if not len(marked):
