@@ -9,8 +9,8 @@ from pyspark.sql import functions as f
 from benchmarks.processes import Usage, used
 from benchmarks.spark_rounds import Effort
 from nsq_ha.base.identity import PARTITION_SHIFT
-from nsq_ha.spark.trace.events import events, read_lines
-from nsq_ha.spark.trace.queries import lifecycle
+from nsq_ha.traces.events import events, read_lines
+from nsq_ha.traces.queries import lifecycle
 
 MESSAGES: Final = 1_000_000
 """Each has three events: it is published, delivered and finished."""

@@ -1,7 +1,7 @@
 """The demo's last step: read the topic and the trace log with Spark, and summarise both.
 
 It computes the delays by carrier over all rows of the topic in one batch, and
-passes the trace log to :mod:`nsq_ha.spark.trace`, which follows every message
+passes the trace log to :mod:`nsq_ha.traces`, which follows every message
 and writes the page. It returns plain values; the caller shows them. It needs the
 extra ``nsq_ha[spark]`` and Java.
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from nsq_ha.spark.trace.report import TraceReport
+    from nsq_ha.traces.report import TraceReport
 
 SESSION_CONFIG: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "2",
@@ -218,7 +218,7 @@ def _report(
             summary = _summary(contents(counted["rows"], flights, repeated, foreign), carriers)
             title = f"The life of every message of {topic}"
             measured = about_latency(page.rate, median_of(latencies))
-            from nsq_ha.spark.trace.page import html_page
+            from nsq_ha.traces.page import html_page
 
             text = html_page(traced.as_dict(), title, [summary], measured, marks=page.marks)
             Path(page.path).write_text(text, encoding="utf-8")
@@ -292,8 +292,8 @@ def _sums(rows: Sequence[Row], run_id: str | None) -> tuple[dict[str, Delays], d
 
 def _traced(spark: SparkSession, topic: str, trace_log: Path, rows: DataFrame) -> TraceReport:
     # Everything was consumed before Spark started, so a message that has no finish by now is lost.
-    from nsq_ha.spark.trace.queries import gaps
-    from nsq_ha.spark.trace.report import ReportOptions, trace_report
+    from nsq_ha.traces.queries import gaps
+    from nsq_ha.traces.report import ReportOptions, trace_report
 
     options = ReportOptions(topics=(topic,), ordered=(topic,), grace_s=0.0)
     return trace_report(spark, [trace_log], None, options, topic_gaps=gaps(rows))

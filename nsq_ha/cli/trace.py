@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nsq_ha import StartFrom
     from nsq_ha.admin import StoredMessage
     from nsq_ha.cli.cluster import ClusterAccess
-    from nsq_ha.spark.trace.report import TraceReport
+    from nsq_ha.traces.report import TraceReport
 
 
 @dataclass(slots=True)
@@ -231,7 +231,7 @@ _LATENCY = (
 
 def _checked(_: click.Context, __: click.Parameter, logs: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse files of this machine that do not exist, before Spark starts."""
-    from nsq_ha.spark.trace.events import url_of
+    from nsq_ha.traces.events import url_of
 
     for path in logs:
         try:
@@ -347,7 +347,7 @@ def report(
         require_spark()
     except (ModuleNotFoundError, SparkUnavailableError) as error:
         raise click.ClickException(str(error)) from error
-    from nsq_ha.spark.trace.report import ReportOptions, trace_report
+    from nsq_ha.traces.report import ReportOptions, trace_report
 
     with contextlib.ExitStack() as stack:
         try:

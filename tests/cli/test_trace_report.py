@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nsq_ha.cli.trace import print_report
-from nsq_ha.spark.trace.report import TraceReport
+from nsq_ha.traces.report import TraceReport
 
 PLACE: dict[str, Any] = {"side": "server", "topic": "orders", "channel": "billing"}
 TIMES = {"p50_ms": 1788.8, "p95_ms": 4309.5, "p99_ms": 4340.4, "max_ms": 4340.8}

@@ -14,10 +14,10 @@ from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.cli.app import app
 from nsq_ha.errors import ConfigError
 from nsq_ha.spark.pyspark_private import write_file
-from nsq_ha.spark.trace.events import events, read_lines, url_of
-from nsq_ha.spark.trace.page import html_page
-from nsq_ha.spark.trace.queries import gaps, lifecycle, lives_by_day
-from nsq_ha.spark.trace.report import ReportOptions, TraceReport, trace_report
+from nsq_ha.traces.events import events, read_lines, url_of
+from nsq_ha.traces.page import html_page
+from nsq_ha.traces.queries import gaps, lifecycle, lives_by_day
+from nsq_ha.traces.report import ReportOptions, TraceReport, trace_report
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

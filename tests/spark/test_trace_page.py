@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from nsq_ha.spark.trace.page import html_page
+from nsq_ha.traces.page import html_page
 
 EVIL = "</title></text><img src=x onerror=alert(1)>\"'"
 

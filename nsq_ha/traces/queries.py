@@ -27,7 +27,7 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as f
 
 from nsq_ha.spark.functions import unsigned
-from nsq_ha.spark.trace.events import base_url, events, url_of
+from nsq_ha.traces.events import base_url, events, url_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +91,7 @@ def lifecycle(events: DataFrame, *, grace_s: float = 60.0, known: Sequence[Row] 
     In each partition a channel counts from the first message delivered to it.
 
     Args:
-        events: The result of :func:`nsq_ha.spark.trace.events.events`; a batch.
+        events: The result of :func:`nsq_ha.traces.events.events`; a batch.
         grace_s: Seconds after which an unfinished message may count as lost.
         known: The result of :func:`places`. None calls it, which reads the events once more.
     """
@@ -263,7 +263,7 @@ def lives_by_day(
 
     Args:
         spark: The session, local or of a cluster.
-        logs: Folder, or pattern, as for :func:`nsq_ha.spark.trace.events.url_of`. A file must be complete when it
+        logs: Folder, or pattern, as for :func:`nsq_ha.traces.events.url_of`. A file must be complete when it
             appears there, so move rotated logs into it; lines that are added later are not read.
         table: Folder for the lives, the events and the query's checkpoint; created if it is missing.
         grace_s: As for :func:`lifecycle`.

@@ -63,7 +63,7 @@ def html_page(
     """Return the page.
 
     Args:
-        report: The result of :meth:`nsq_ha.spark.trace.report.TraceReport.as_dict`.
+        report: The result of :meth:`nsq_ha.traces.report.TraceReport.as_dict`.
         title: The title of the page. Empty for the default.
         extra: Paragraphs below the verdict, as text.
         latency_note: More text about the latencies, shown with them.

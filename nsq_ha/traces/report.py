@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from nsq_ha.spark.pyspark_private import write_file
-from nsq_ha.spark.trace import queries
-from nsq_ha.spark.trace.events import REPLAY_PREFIX, base_url, events, has_scheme, read_lines
-from nsq_ha.spark.trace.page import html_page
+from nsq_ha.traces import queries
+from nsq_ha.traces.events import REPLAY_PREFIX, base_url, events, has_scheme, read_lines
+from nsq_ha.traces.page import html_page
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -116,12 +116,12 @@ def trace_report(
     Args:
         spark: The session, local or of a cluster; the queries need nothing on its workers but Spark.
         logs: Files of :mod:`nsq_ha.tracelog`, logs of nsqds, or both: paths, patterns and URLs, as for
-            :func:`nsq_ha.spark.trace.events.url_of`.
+            :func:`nsq_ha.traces.events.url_of`.
         out: Folder for ``report.json``, ``report.html`` and the Parquet tables ``lifecycle``, ``latency``
             and ``anomalies``: a path of this machine, or a URL such as ``s3a://bucket/report``. Created if it is
             missing, overwritten otherwise. None writes nothing.
         options: The options of the report.
-        topic_gaps: More anomalies, from :func:`nsq_ha.spark.trace.queries.gaps`.
+        topic_gaps: More anomalies, from :func:`nsq_ha.traces.queries.gaps`.
 
     Raises:
         FileNotFoundError: A log of this machine does not exist.
