@@ -79,10 +79,12 @@ def _entries(answer: Pulled) -> None:
     assert len(rows) >= entries
     assert int(rows.raw_sizes.sum()) == sum(len(entry.data) for entry in entries_of(answer))
     try:
-        exts = rows.exts()
+        headers, bodies = rows.parts
     except RemoteProtocolError:
         return
-    assert exts is None or len(exts) == len(rows)
+    assert len(headers) == len(rows)
+    assert (headers <= bodies).all()
+    assert (bodies <= rows.ends).all()
 
 
 def _called(stream: Iterable[bytes]) -> tuple[list[Called], bool]:
