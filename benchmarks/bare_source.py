@@ -1,13 +1,14 @@
-"""The least that a streaming source in Python can be: it makes some rows for each trigger, and asks nobody.
+"""The least that a source in Python can be: what it costs is PySpark's.
 
-What its micro-batches cost more than those of a built-in source is PySpark's.
+A stream makes some rows for each trigger, and asks nobody. A read hands over Arrow batches of files.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 PARTITIONS: Final = 2
@@ -16,7 +17,7 @@ ROWS: Final = 20
 
 
 class BareSource(DataSource):
-    """``format("bare")``: one column of bytes."""
+    """``format("bare")``: one column of bytes as a stream, and any columns as a read of the option ``folder``."""
 
     @classmethod
     def name(cls) -> str:
@@ -27,9 +28,28 @@ class BareSource(DataSource):
         """Return the one column."""
         return "value binary"
 
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a folder."""
+        return _Files(self.options["folder"])
+
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names, here and below
         """Return the reader."""
         return _Reader()
+
+
+class _Files(DataSourceReader):
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one for each file."""
+        return [InputPartition(str(path)) for path in sorted(Path(self._folder).iterdir())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Hand over the batches of a file, out of mapped memory."""
+        with pa.memory_map(partition.value) as mapped, pa.ipc.open_file(mapped) as batches:
+            for number in range(batches.num_record_batches):
+                yield batches.get_batch(number)
 
 
 class _Reader(DataSourceStreamReader):

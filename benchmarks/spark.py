@@ -1,8 +1,10 @@
 """Spark: ``NSQ_HA_TEST_LOOKUPD=http://host:port python -m benchmarks.spark [ROW ...]``, on the HA server.
 
-*sizes*, *writers*, *ordered*: a topic of two partitions into an aggregate, by a subscription and in bulk, against the
-same aggregate over ``range`` with a pickled Python function that makes such bodies, and *sizes* also over files that
-Spark reads by itself. *headers*: the same with 60 headers of 100 B. *traces*: the analysis of a trace log. *sink*: a
+*sizes*, *writers*: a topic of two partitions into an aggregate, by a subscription and in bulk, against the same
+aggregate over the floor: a source in Python that hands over the same Arrow batches out of files. *sizes* also reads the
+same rows from Parquet, and from the Kafka node that ``NSQ_HA_TEST_KAFKA=host:port`` names, which makes topics of two
+partitions by itself, with the connector in ``NSQ_HA_TEST_KAFKA_JARS``, file names with commas between them. *ordered*:
+the same of ordered topics; *headers*: with 60 headers of 100 B. *traces*: the analysis of a trace log. *sink*: a
 write, against an Arrow writer with the same plan that drops its rows. *trigger*: what a micro-batch with next to no
 rows costs, against the built-in source ``rate`` and against a source in Python that does nothing. *ack*: a backlog of
 the plain nsqd that ``UPSTREAM_NSQD_BIN`` names, without a limit and with a small spool. *memory*: of the Python
@@ -10,7 +12,7 @@ workers, with bodies of 1 MB. Rounds are interleaved in one session; the figures
 a round. See the page about Spark's speed for how long all takes.
 
 With ``--json`` the figures are kept, and ``--page`` writes the tables that the docs include. ``--try`` measures next to
-nothing, to see that all parts run. CPU is that of Spark, of the workers of its tasks, and of the nsqds on this machine.
+nothing, to see that all parts run. CPU is that of Spark, of the workers of its tasks, and of servers on this machine.
 
 Servers and Spark share the machine's cores, so on a busy one the rates tell more of the others than of us.
 """
@@ -35,18 +37,19 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from benchmarks.bare_source import BareSource
-from benchmarks.processes import Usage
+from benchmarks.processes import Usage, listeners
 from benchmarks.record import Record, load
 from benchmarks.spark_ack import ack
 from benchmarks.spark_memory import SETTINGS, memory
 from benchmarks.spark_page import BARE, TABLES, write_page
-from benchmarks.spark_reads import headers, ordered, sizes, writers
+from benchmarks.spark_reads import KAFKA_VARIABLE, headers, ordered, sizes, writers
 from benchmarks.spark_rounds import BODY_BYTES, PARTITIONS, ROWS, Effort, interleaved, nsqds, topic
 from benchmarks.spark_traces import traces
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.spark.session import local_session
 
 LOOKUPD_VARIABLE: Final = "NSQ_HA_TEST_LOOKUPD"
+JARS_VARIABLE: Final = "NSQ_HA_TEST_KAFKA_JARS"
 TRIGGERS: Final = 8
 TRIGGER_ROUNDS: Final = 3
 """Each takes half a minute."""
@@ -210,11 +213,14 @@ def main(arguments: list[str] | None = None) -> None:
     if not lookupd:
         print(f"spark: skipped, {LOOKUPD_VARIABLE} names no cluster")
         return
-    effort = replace(TRY if chosen.is_trial else Effort(chosen.rounds), servers=nsqds(lookupd))
+    node, jars = (os.environ.get(name, "") for name in (KAFKA_VARIABLE, JARS_VARIABLE))
+    servers = nsqds(lookupd) | (listeners(frozenset({int(node.rpartition(":")[2])})) if node else frozenset())
+    effort = replace(TRY if chosen.is_trial else Effort(chosen.rounds), servers=servers)
     record = Record(chosen.json)
     wanted = chosen.rows or rows
     measured = [name for name in wanted if name in PARTS]
-    spark = local_session("bench", threads="2", config=SETTINGS) if measured else None
+    config = {**SETTINGS, "spark.jars": jars}
+    spark = local_session("bench", threads="2", config=config) if measured else None
     for name in wanted:
         before, began = load(), time.monotonic()
         figures = PARTS[name](spark, lookupd, effort) if spark and name in PARTS else memory(lookupd, effort)

@@ -10,16 +10,23 @@ from benchmarks.markdown import table
 Figures = Mapping[str, Any]
 
 CPU: Final = "CPU, µs a row: Spark with its workers / of it the workers of tasks / the nsqds on the same machine"
-BASE: Final = "range + pickled function"
 BARE: Final = "a Python source that does nothing"
 IDLE: Final = "idle"
-READS: Final = ("subscribe", "subscribe, only value", "bulk", "bulk, only value")
-FILES: Final = ("Parquet", "JSON lines")
-"""What Spark reads by itself: the same bodies, neither compressed nor told once for all."""
-MARKS: Final = {"subscribe, only value": 0.38, "bulk": 0.6, "bulk, only value": 0.8}
-"""Of reads, for bodies of 200 B in MPUBs of 1000."""
-WORKER_MARK: Final = 0.65
-"""Microseconds of CPU a row in the workers, of ``subscribe`` for the same bodies."""
+SUBSCRIBE: Final = "nsq, subscribe"
+BULK: Final = "nsq, bulk"
+FLOOR: Final = "floor"
+"""A source in Python that hands over the same Arrow batches out of files."""
+PARQUET: Final = "Parquet"
+KAFKA: Final = "Kafka"
+ONLY_VALUE: Final = ", only value"
+READS: Final = (BULK, BULK + ONLY_VALUE, SUBSCRIBE, FLOOR, FLOOR + ONLY_VALUE, PARQUET, KAFKA)
+READ_MARKS: Final[Figures] = {
+    "200 B, plain": {BULK: 1.3, BULK + ONLY_VALUE: 1.3},
+    "200 B, extended": {BULK: 1.6},
+    "2 KiB, plain": {BULK: 1.2},
+    "16 KiB, plain": {BULK: 1.1},
+}
+"""Of the CPU of Spark and its workers, as a multiple of the floor's with the same columns."""
 ORDERED_MARK: Final = 20.0
 SINK_MARK: Final = 0.65
 TRIGGER_MARK: Final = 1.2
@@ -30,7 +37,6 @@ HEADERS_MARK: Final = 60.0
 """Microseconds of CPU a row in the workers, of 60 headers of 100 B."""
 MEMORY_MARK: Final = 200
 """MB above an idle worker, for reading."""
-MARKED_SIZE: Final = "200"
 
 
 def ratios(ours: Sequence[float], other: Sequence[float]) -> list[float]:
@@ -51,11 +57,6 @@ def _rate(rates: Mapping[str, Sequence[float]], label: str) -> str:
     return f"{statistics.median(rates[label]):,.0f}"
 
 
-def _against_base(rates: Mapping[str, Sequence[float]], label: str, *, marked: bool) -> str:
-    found = ratios(rates[label], rates[BASE])
-    return _ratio(found, at_least=MARKS.get(label) if marked else None)
-
-
 def _size(size: str) -> str:
     number = int(size)
     if number >= 1_000_000:
@@ -64,48 +65,54 @@ def _size(size: str) -> str:
 
 
 def sizes(figures: Figures) -> str:
-    """Return rates, ratios and CPU by size of the bodies."""
-    found = {_size(size): figures[size] for size in sorted(figures, key=int)}
-    return _reads("body", found, marked=_size(MARKED_SIZE))
+    """Return rates and CPU by kind of topic and size of the bodies."""
+    kinds = [(kind, size) for kind in ("plain", "extended") for size in sorted(figures[kind], key=int)]
+    shown = _reads("bodies, topic", {f"{_size(size)}, {kind}": figures[kind][size] for kind, size in kinds})
+    is_told = all(KAFKA in figures[kind][size]["rates"] for kind, size in kinds)
+    return shown if is_told else f"{shown}\n\nKafka was not measured: NSQ_HA_TEST_KAFKA named no node."
 
 
-def _reads(head: str, found: Figures, marked: str = "") -> str:
-    """Return a table of rates and one of CPU.
+def writers(figures: Figures) -> str:
+    """Return rates and CPU by who wrote the topic."""
+    return _reads("written by", {"PUB" if lot == "1" else f"MPUB of {lot}": of for lot, of in figures.items()})
+
+
+def _reads(head: str, found: Figures) -> str:
+    """Return a table of the ways to read each topic.
 
     Args:
-        head: What the rows differ in.
-        found: The figures by the name of the row.
-        marked: The row that the marks are for.
+        head: What the topics differ in.
+        found: The figures by the name of the topic.
     """
-    rows, cpu = [], []
-    others = [label for label in (BASE, *FILES) if all(label in of["rates"] for of in found.values())]
+    rows = []
     for name, of in found.items():
-        rates, is_marked = of["rates"], name == marked
-        cells = [f"{_rate(rates, label)}: {_against_base(rates, label, marked=is_marked)}" for label in READS]
-        rows.append([name, *cells, *(_rate(rates, label) for label in others)])
-        cpu.append([name, *(_cpu(of, label, marked=is_marked) for label in (*READS, *others))])
-    heads = [head, *READS, f"`{BASE}`", *others[1:]]
-    return f"{table(heads, rows)}\n\n{CPU}:\n\n{table(heads, cpu)}"
+        for label in (each for each in READS if each in of["rates"]):
+            ours, workers, servers = _microseconds(of, label)
+            mark = READ_MARKS.get(name, {}).get(label)
+            floor = FLOOR + ONLY_VALUE if label.endswith(ONLY_VALUE) else FLOOR
+            spent = [[each[0] for each in of["cpu"][kind]] for kind in (label, floor)]
+            ratio = "" if label == floor else _ratio(ratios(*spent), at_most=mark)
+            cpu = [f"{each:.{_digits(each)}f}" for each in (ours - workers, workers, servers)]
+            rows.append([name, label, _rate(of["rates"], label), *cpu, ratio, f"{mark} or less" if mark else ""])
+    heads = [head, "read", "rows/s", "CPU: JVM", "workers", "servers", "/ floor", "mark"]
+    about = (
+        "CPU in µs a row: the JVM with what runs in Python on the driver, the workers of tasks, and all servers on the"
+    )
+    return f"{table(heads, rows)}\n\n{about} same machine. The ratio is that of the JVM and the workers together."
 
 
-def _cpu(of: Figures, label: str, *, marked: bool = False) -> str:
-    """Return the CPU of Spark, of its workers and of the nsqds as a cell; empty if it was not measured."""
-    if label not in of["cpu"]:
-        return ""
-    found = [statistics.median(each) / of["rows"] * 1e6 for each in zip(*of["cpu"][label], strict=True)]
-    ours, workers, servers = (f"{each:.{_digits(each)}f}" for each in found)
-    if marked and label == "subscribe" and found[1] > WORKER_MARK:
-        workers = f"**{workers}**"
-    return f"{ours} / {workers} / {servers}"
+def _microseconds(of: Figures, label: str) -> list[float]:
+    """Return the CPU a row of Spark, of its workers and of the servers."""
+    return [statistics.median(each) / of["rows"] * 1e6 for each in zip(*of["cpu"][label], strict=True)]
+
+
+def _cpu(of: Figures, label: str) -> str:
+    """Return the CPU of Spark, of its workers and of the nsqds as a cell."""
+    return " / ".join(f"{each:.{_digits(each)}f}" for each in _microseconds(of, label))
 
 
 def _digits(figure: float) -> int:
     return 2 if figure < 2 else 1 if figure < 100 else 0
-
-
-def writers(figures: Figures) -> str:
-    """Return rates and ratios by who wrote the topic."""
-    return _reads("written by", {"PUB" if lot == "1" else f"MPUB of {lot}": of for lot, of in figures.items()})
 
 
 def ordered(figures: Figures) -> str:

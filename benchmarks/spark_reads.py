@@ -1,69 +1,100 @@
 """Reads for ``python -m benchmarks.spark``: by size of the bodies, by who wrote them, and of ordered topics."""
 
+import os
 import tempfile
-from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import BinaryType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
+from benchmarks.bare_source import BareSource
 from benchmarks.processes import Usage
-from benchmarks.spark_page import BASE
+from benchmarks.spark_page import BULK, FLOOR, KAFKA, ONLY_VALUE, PARQUET, SUBSCRIBE
 from benchmarks.spark_rounds import BODY_BYTES, PARTITIONS, Effort, interleaved, summed, topic
+from nsq_ha.spark.read.columns import Projection
+from nsq_ha.spark.source import NsqDataSource
 
-SIZES: Final = {50: 300_000, 200: 300_000, 1024: 150_000, 16_384: 12_000, 65_536: 3_000, 1_000_000: 300}
+KAFKA_VARIABLE: Final = "NSQ_HA_TEST_KAFKA"
+"""``host:port`` of a Kafka node that makes topics of two partitions by itself."""
+
+SIZES: Final = {200: 300_000, 2048: 100_000, 16_384: 12_000}
 """Rows by size of the bodies: about a second each."""
+
+TOPICS: Final = {"plain": None, "extended": lambda number: {"key": f"order-{number}", "source": "checkout"}}
+"""The headers by the kind of topic."""
 
 HEADERS: Final = {f"header-{number}": "x" * 100 for number in range(60)}
 HEADERS_ROWS: Final = 20_000
 
-LOTS: Final = {1: 60_000, 50: 150_000, 1000: 300_000}
-"""Rows by messages of an MPUB; 1 for PUB."""
+LOTS: Final = {1: 60_000, 50: 150_000}
+"""Rows by messages of an MPUB; 1 for PUB. The sizes are measured with MPUBs of 1000."""
 
 ORDERED_ROWS: Final = {"subscribe": 30_000, "bulk": 300_000}
 """A subscription to an ordered topic has one message under way at a time."""
 
 
-def _write_files(spark: SparkSession, folder: str, rows: int, size: int) -> None:
-    """Write the same bodies as files, none of them shorter than it is."""
-    # Spark reads 4,096 values of Parquet at a time, however large they are.
-    spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", max(1, min(4096, 2**24 // size)))
-    made = spark.range(0, rows, 1, PARTITIONS).select(f.repeat(f.lit("x"), size).alias("value"))
-    bare = {"compression": "none", "parquet.enable.dictionary": "false"}
-    made.select(f.col("value").cast("binary")).write.options(**bare).parquet(f"{folder}/parquet")
-    made.write.json(f"{folder}/json")
+def _floor(spark: SparkSession, given: dict[str, str], schema: StructType, folder: Path) -> DataFrame:
+    """Return a read of files that hold the very Arrow batches of a read in bulk."""
+    reader = NsqDataSource(given).reader(schema)
+    folder.mkdir()
+    for number, partition in enumerate(reader.partitions()):
+        with pa.ipc.new_file(folder / str(number), Projection(schema).arrow_schema) as file:
+            for batch in reader.read(partition):
+                file.write_batch(batch)
+    return spark.read.format("bare").schema(schema).options(folder=str(folder)).load()
 
 
-def _reads(
-    spark: SparkSession, lookupd: str, name: str, rows: int, size: int = BODY_BYTES, *, files: str | None = None
-) -> dict[str, Callable[[], float]]:
-    """Return what measures each way to read a topic, and what they are compared with, in a folder for files too."""
-    found: dict[str, DataFrame] = {}
-    for fetch in ("subscribe", "bulk"):
-        given = {"lookupd": lookupd, "topic": name, "fetch": fetch}
-        found[fetch] = spark.read.format("nsq").options(**given).load()
-        found[f"{fetch}, only value"] = spark.read.schema("value binary").format("nsq").options(**given).load()
-    body = b"x" * size
-    made = f.udf(lambda _: body, BinaryType(), useArrow=False)
-    found[BASE] = spark.range(0, rows, 1, PARTITIONS).select(made("id").alias("value"))
-    if files is not None:
-        _write_files(spark, files, rows, size)
-        found["Parquet"] = spark.read.parquet(f"{files}/parquet")
-        found["JSON lines"] = spark.read.schema("value string").json(f"{files}/json")
-    return {label: partial(summed, frame, rows, size) for label, frame in found.items()}
+def _reads(spark: SparkSession, lookupd: str, name: str, folder: Path) -> dict[str, DataFrame]:
+    """Return the ways to read a topic, and the floor of each, with files in a folder."""
+    spark.dataSource.register(BareSource)
+    given = {"lookupd": lookupd, "topic": name, "fetch": "bulk"}
+    only = StructType([StructField("value", BinaryType())])
+    subscribe, bulk = (
+        spark.read.format("nsq").options(**given | {"fetch": fetch}).load() for fetch in ("subscribe", "bulk")
+    )
+    return {
+        SUBSCRIBE: subscribe,
+        BULK: bulk,
+        BULK + ONLY_VALUE: spark.read.schema(only).format("nsq").options(**given).load(),
+        FLOOR: _floor(spark, given, bulk.schema, folder / "all"),
+        FLOOR + ONLY_VALUE: _floor(spark, given, only, folder / "value"),
+    }
+
+
+def _others(spark: SparkSession, lookupd: str, name: str, folder: Path) -> dict[str, DataFrame]:
+    """Return what reads the same rows from elsewhere: Parquet files in a folder, and Kafka where there is a node."""
+    given = {"lookupd": lookupd, "topic": name, "fetch": "bulk", "includeHeaders": "true", "headersAs": "array"}
+    rows = spark.read.format("nsq").options(**given).load()
+    rows.drop("headers").write.parquet(f"file:{folder}/parquet")
+    found = {PARQUET: spark.read.parquet(f"file:{folder}/parquet")}
+    if node := os.environ.get(KAFKA_VARIABLE):
+        placed = rows.select("key", "value", "partition", "headers")
+        placed.write.format("kafka").options(**{"kafka.bootstrap.servers": node, "topic": name}).save()
+        of = {"kafka.bootstrap.servers": node, "subscribe": name}
+        found[KAFKA] = spark.read.format("kafka").options(**of).load()
+    return found
+
+
+def _measured(frames: dict[str, DataFrame], rows: int, size: int, effort: Effort) -> dict[str, Any]:
+    cpu: dict[str, list[Usage]] = {}
+    kinds = {label: partial(summed, frame, rows, size) for label, frame in frames.items()}
+    return {"rows": rows, "rates": interleaved(kinds, effort, cpu), "cpu": cpu}
 
 
 def sizes(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]:
-    """Measure reading by size of the bodies."""
-    found = {}
-    for size, count in SIZES.items():
-        rows = effort.of(count)
-        cpu: dict[str, list[Usage]] = {}
-        with topic(lookupd, f"size{size}", rows, size) as name, tempfile.TemporaryDirectory() as files:
-            rates = interleaved(_reads(spark, lookupd, name, rows, size, files=f"file:{files}"), effort, cpu)
-        found[str(size)] = {"rows": rows, "rates": rates, "cpu": cpu}
+    """Measure reading plain and extended topics by size of the bodies."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind, headers_of in TOPICS.items():
+        for size, count in SIZES.items():
+            rows, name = effort.of(count), f"{kind}{size}"
+            with topic(lookupd, name, rows, size, headers=headers_of) as full, tempfile.TemporaryDirectory() as files:
+                arguments = spark, lookupd, full, Path(files)
+                frames = _reads(*arguments) | _others(*arguments)
+                found.setdefault(kind, {})[str(size)] = _measured(frames, rows, size, effort)
     return found
 
 
@@ -71,11 +102,10 @@ def writers(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]
     """Measure reading what was published one by one, and in lots."""
     found = {}
     for lot, count in LOTS.items():
-        rows = effort.of(count)
-        cpu: dict[str, list[Usage]] = {}
-        with topic(lookupd, f"lot{lot}", rows, lot=lot * PARTITIONS) as name:
-            rates = interleaved(_reads(spark, lookupd, name, rows), effort, cpu)
-        found[str(lot)] = {"rows": rows, "rates": rates, "cpu": cpu}
+        rows, messages = effort.of(count), lot * PARTITIONS
+        with topic(lookupd, f"lot{lot}", rows, lot=messages) as name, tempfile.TemporaryDirectory() as files:
+            frames = _reads(spark, lookupd, name, Path(files))
+            found[str(lot)] = _measured(frames, rows, BODY_BYTES, effort)
     return found
 
 
@@ -86,22 +116,20 @@ def ordered(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]
         topic(lookupd, "ordered", slow, ordered=True) as short,
         topic(lookupd, "orderedbulk", fast, ordered=True) as long,
     ):
-        kinds = {
-            "subscribe": _reads(spark, lookupd, short, slow)["subscribe"],
-            "bulk": _reads(spark, lookupd, long, fast)["bulk"],
-        }
+        kinds = {}
+        for fetch, name, rows in (("subscribe", short, slow), ("bulk", long, fast)):
+            read = spark.read.format("nsq").options(lookupd=lookupd, topic=name, fetch=fetch).load()
+            kinds[fetch] = partial(summed, read, rows)
         return {"rates": interleaved(kinds, effort)}
 
 
 def headers(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]:
     """Measure reading messages with many headers."""
-    rows, size = effort.of(HEADERS_ROWS), BODY_BYTES
-    cpu: dict[str, list[Usage]] = {}
-    with topic(lookupd, "headers", rows, headers=HEADERS) as name:
+    rows = effort.of(HEADERS_ROWS)
+    with topic(lookupd, "headers", rows, headers=lambda _: HEADERS) as name:
         frames = {}
         for fetch in ("subscribe", "bulk"):
             given = {"lookupd": lookupd, "topic": name, "fetch": fetch, "includeHeaders": "true"}
             read = spark.read.format("nsq").options(**given).load()
             frames[fetch] = read.where(f.size("headers") == len(HEADERS))
-        kinds = {fetch: partial(summed, frame, rows, size) for fetch, frame in frames.items()}
-        return {"rows": rows, "rates": interleaved(kinds, effort, cpu), "cpu": cpu}
+        return _measured(frames, rows, BODY_BYTES, effort)

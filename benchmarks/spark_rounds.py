@@ -1,6 +1,7 @@
 """What the Spark benchmarks share: topics to read, and interleaved rounds."""
 
 import asyncio
+import base64
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,9 @@ BODY_BYTES: Final = 200
 PARTITIONS: Final = 2
 APART: Final = 7.0
 """Seconds between two topics: one that is created soon after another may stay without leaders for long."""
+
+Headers = Callable[[int], Mapping[str, str]]
+"""Returns the headers of the message with this number."""
 
 _created: list[float] = []
 
@@ -63,7 +67,7 @@ def topic(
     *,
     lot: int = 1000,
     ordered: bool = False,
-    headers: Mapping[str, str] | None = None,
+    headers: Headers | None = None,
 ) -> Iterator[str]:
     """Make a topic of two partitions that holds ``count`` messages, and delete it in the end."""
     full = f"bench_spark_{name}_{os.getpid()}"
@@ -86,16 +90,18 @@ def topic(
         asyncio.run(delete())
 
 
-async def publish(
-    lookupd: str, name: str, count: int, size: int, lot: int, *, headers: Mapping[str, str] | None = None
-) -> None:
-    """Publish bodies of one size to both partitions in turn, at most ``lot`` at a time."""
-    body = b"x" * size
+async def publish(lookupd: str, name: str, count: int, size: int, lot: int, *, headers: Headers | None = None) -> None:
+    """Publish bodies of one size, all different, to both partitions in turn, at most ``lot`` at a time."""
     lot = max(1, min(lot, 2_000_000 // size))
     async with Producer(lookupd=lookupd.split(",")) as producer:
         for start in range(0, count, lot):
+            text = base64.b64encode(os.urandom(lot * size))
             messages = [
-                OutgoingMessage(body, partition=n % PARTITIONS, headers=headers)
+                OutgoingMessage(
+                    text[(n - start) * size : (n - start + 1) * size],
+                    partition=n % PARTITIONS,
+                    headers=headers and headers(n),
+                )
                 for n in range(start, min(start + lot, count))
             ]
             for outcome in await producer.publish_many(name, messages):

@@ -143,12 +143,10 @@ def spark_chart(kept: Path = PAGES / "spark-speed" / "figures.json") -> str:
     """Draw the rates of reads in Spark by the size of bodies; nothing before they were measured."""
     found = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
     groups = []
-    sizes = found.get("spark/sizes", {"figures": {}})["figures"]
+    sizes = found.get("spark/sizes", {"figures": {"plain": {}}})["figures"]["plain"]
     for size, of in sorted(sizes.items(), key=lambda one: int(one[0])):
-        bars = [
-            Bar(label, rate, f"{rate:,.0f}/s", not label.startswith("range"))
-            for label, rate in ((label, statistics.median(rates)) for label, rates in of["rates"].items())
-        ]
+        rates = sorted(((statistics.median(each), label) for label, each in of["rates"].items()), reverse=True)
+        bars = [Bar(label, rate, f"{rate:,.0f}/s", label.startswith("nsq")) for rate, label in rates]
         groups.append(Group(f"Bodies of {int(size):,} B", bars))
     return draw("Rows a second of reads in Spark, by the size of bodies", groups) if groups else ""
 
