@@ -89,12 +89,14 @@ class BlockingCluster:
         silence: Why the last lookup had no answer. None if it had one.
         unanswered: Temporary channels, by topic, partition, node and prefix, of which a node has not said whether they
             exist. It may create one later, and keeps it until its last client leaves: so the next read takes it.
+        uncopied: Addresses of the nsqds from which ``fetch=bulk`` cannot copy.
     """
 
     def __init__(self, lookupd: tuple[str, ...], *, timeout: float = TIMEOUT) -> None:
         self.silence: LookupUnavailableError | None = None
         self.lookupd: tuple[str, ...] = lookupd
         self.unanswered: dict[tuple[str, int, Node, str], str] = {}
+        self.uncopied: set[str] = set()
         self._timeout = timeout
         self._runner = asyncio.Runner()
         self._client: httpx.AsyncClient | None = None

@@ -273,8 +273,9 @@ def test_a_port_that_does_not_work_gives_one_warning_and_a_subscription(
     assert rows["value"].to_pylist() == [body for lot in lots for body in lot]
     assert used == [part.start for part in ranges]
     (warning,) = [record.getMessage() for record in caplog.records if record.name == "nsq_ha.spark"]
+    (nsqd,) = {part.leader.address for part in ranges if part.leader is not None}
     assert warning.startswith(
-        f"fetch=bulk is not possible, so a subscription reads the rest: {ranges[0].name} at offset 0"
+        f"fetch=bulk is not possible, so subscriptions read the logs of nsqd {nsqd}: {ranges[0].name} at offset 0"
     )
 
 
@@ -288,9 +289,10 @@ def test_a_server_that_does_not_know_the_call_is_a_warning(
     publish(asked, topic, [[b"a"]])
     monkeypatch.setattr("nsq_ha.spark.pull.calls.METHOD", "NsqdCoordRpcServer.PullMore")
     given = options(asked, topic)
-    reader = RangeReader(plan(given, asked)[0], given, asked)
-    assert table(map(ALL.batch, reader.batches()))["value"].to_pylist() == [b"a"]
-    assert not reader.can_copy
+    (part,) = plan(given, asked)
+    assert part.leader is not None
+    assert table(map(ALL.batch, RangeReader(part, given, asked).batches()))["value"].to_pylist() == [b"a"]
+    assert asked.uncopied == {part.leader.address}
     assert "unknown method" in caplog.text
 
 

@@ -1,6 +1,7 @@
 """Options: read on the driver, refused there by name."""
 
 import json
+import logging
 
 import pytest
 
@@ -14,7 +15,7 @@ LEAST = {"lookupd": "127.0.0.1:4161", "topic": "flights"}
 
 def test_defaults() -> None:
     options = ReadOptions.parse(LEAST)
-    assert options == ReadOptions(lookupd=("http://127.0.0.1:4161",), topics=("flights",))
+    assert options == ReadOptions(lookupd=("http://127.0.0.1:4161",), topics=("flights",), fetch="bulk")
     assert (options.starting_offsets, options.ending_offsets) == ("earliest", "latest")
     assert (options.fetch_timeout, options.fetch_retries) == (5.0, 10)
     assert options.fail_on_data_loss
@@ -163,7 +164,7 @@ EXAMPLES = {
     "failOnDataLoss": "false",
     "includeHeaders": "true",
     "headersAs": "array",
-    "fetch": "bulk",
+    "fetch": "subscribe",
     "bulkWithoutTls": "true",
     "fetchTimeout": "2s",
     "fetchRetries": "3",
@@ -372,8 +373,21 @@ def test_bulk_reads_go_around_protection_only_if_that_is_said(protection: dict[s
     ):
         ReadOptions.parse(given)
     assert ReadOptions.parse({**given, "bulkWithoutTls": "true"}).fetch == "bulk"
-    assert ReadOptions.parse({**given, "fetch": "subscribe"}).fetch == "subscribe"
-    assert ReadOptions.parse(LEAST).fetch == "subscribe"
+    for fetch in ({}, {"fetch": "auto"}, {"fetch": "subscribe"}):
+        assert ReadOptions.parse({**LEAST, **protection, **fetch}).fetch == "subscribe"
+
+
+def test_a_read_copies_unless_it_is_protected_or_has_a_channel(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "nsq_ha.spark"):
+        assert ReadOptions.parse(LEAST).fetch == "bulk"
+        assert ReadOptions.parse({**LEAST, "tls": "true", "bulkWithoutTls": "true"}).fetch == "bulk"
+        assert not caplog.messages
+        assert ReadOptions.parse({**LEAST, "channel": "mine"}).fetch == "subscribe"
+        assert ReadOptions.parse({**LEAST, "tls": "true"}).fetch == "subscribe"
+    advice = "'flights': reading by subscription; where Spark may reach the --rpc-port of the nsqds, fetch=bulk"
+    assert caplog.messages == [
+        f"{advice}{more} costs them a tenth of the CPU" for more in ("", " with bulkWithoutTls=true")
+    ]
 
 
 @pytest.mark.parametrize("name", ["fetch", "bulkWithoutTls"])

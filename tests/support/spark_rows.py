@@ -7,7 +7,8 @@ from nsq_ha.spark.read.range_reader import RangeReader
 
 
 def delivered(reader: RangeReader) -> Iterator[list[Message]]:
-    """Yield the batches of a reader that copies nothing."""
+    """Yield the batches of a reader, which must not copy: a copy has no messages."""
+    reader._copies = False  # noqa: SLF001 - as with fetch=subscribe
     for rows in reader.batches():
         assert isinstance(rows, list)
         yield rows

@@ -22,6 +22,7 @@ from nsq_ha.options.config import FrameBytes, MsgTimeout
 from nsq_ha.options.language import Bytes, Seconds, declared
 from nsq_ha.options.types import Compression, TlsConfig
 from nsq_ha.options.values import secret_text
+from nsq_ha.spark import logger
 from nsq_ha.spark.options import values
 from nsq_ha.spark.options.names import (
     AckStreams,
@@ -134,8 +135,9 @@ class ReadOptions:
     """Prefix of the names of temporary channels."""
     report_channel: ReplayStreams[values.Channel | None] = None
     """A channel to set to the committed offsets, for NSQ's tools."""
-    fetch: Replays[Literal["subscribe", "bulk"]] = "subscribe"
-    """bulk copies ranges of the log through the port of the replicas, which is faster, but has neither AUTH nor TLS."""
+    fetch: Replays[Literal["auto", "bulk", "subscribe"]] = "auto"
+    """bulk copies ranges of the log through the port of the replicas, which is faster, but has neither AUTH nor TLS;
+    auto does so unless authSecret, tls or channel is set."""
     bulk_without_tls: Replays[bool] = False
     """Allow fetch=bulk though authSecret or tls is set."""
     rdy: Reads[Annotated[int, Meta(ge=1, le=1_000_000)]] = 2500
@@ -225,7 +227,7 @@ class ReadOptions:
         if parsed.delivery == "ack":
             parsed._check_ack(given)
         else:
-            parsed._check_replay()
+            parsed = dataclasses.replace(parsed, fetch=parsed._checked_fetch())
         if needless := sorted(name for name in given if KNOWN[name].delivery not in ("", parsed.delivery)):
             raise wrong(needless[0], _NEEDLESS[parsed.delivery])
         return parsed
@@ -254,7 +256,7 @@ class ReadOptions:
         if mode == "batch" and (starting == "latest" or any(LATEST in part.values() for part in parts)):
             raise wrong("startingOffsets", "cannot be latest (-1) in a batch read, which would have no rows")
 
-    def _check_replay(self) -> None:
+    def _checked_fetch(self) -> Literal["bulk", "subscribe"]:
         protected = [name for name, value in _PROTECTION.items() if getattr(self.connection, value) is not None]
         if self.fetch == "bulk" and protected and not self.bulk_without_tls:
             raise wrong(
@@ -265,6 +267,16 @@ class ReadOptions:
         if self.channel is not None and (self.min_partitions or self.max_records_per_partition):
             name = "minPartitions" if self.min_partitions else "maxRecordsPerPartition"
             raise wrong(name, "cannot be combined with 'channel', which serves one reader at a time")
+        copies = not protected or self.bulk_without_tls
+        if self.fetch == "bulk" or (self.fetch == "auto" and copies and self.channel is None):
+            return "bulk"
+        logger.info(
+            "%s: reading by subscription; where Spark may reach the --rpc-port of the nsqds, fetch=bulk%s costs them a "
+            "tenth of the CPU",
+            self.choice,
+            "" if copies else " with bulkWithoutTls=true",
+        )
+        return "subscribe"
 
     def _check_ack(self, given: Mapping[str, str]) -> None:
         for name, value in (("spool", self.spool), ("channel", self.channel)):

@@ -80,11 +80,8 @@ def read_ranges(ranges: Sequence[Range], options: ReadOptions, projection: Proje
     """
     with worker_cluster(options.lookupd) as cluster:
         for part in ranges:
-            reader = RangeReader(part, options, cluster)
-            for rows in reader.batches():
+            for rows in RangeReader(part, options, cluster).batches():
                 yield projection.batch(rows)
-            if not reader.can_copy:
-                options = dataclasses.replace(options, fetch="subscribe")
 
 
 class DriverRead:
@@ -139,12 +136,10 @@ class RangeReader:
 
     Attributes:
         opened: Number of connections so far; more than one after a failure.
-        can_copy: Whether ``fetch=bulk`` may work for other ranges.
     """
 
     def __init__(self, asked: Range, options: ReadOptions, cluster: BlockingCluster) -> None:
         self.opened: int = 0
-        self.can_copy: bool = True
         self._copies = options.fetch == "bulk"
         self._asked = asked
         self._node = asked.leader
@@ -174,7 +169,8 @@ class RangeReader:
             try:
                 node = self._leader()
                 self.opened += 1
-                yield from self._copied(node) if self._copies else self._subscribed(node)
+                copies = self._copies and node.address not in self._cluster.uncopied
+                yield from self._copied(node) if copies else self._subscribed(node)
             except DataLossError as error:
                 self._lose(str(error), self._chain.end)
             except ConnectionExpiredError as error:
@@ -201,10 +197,11 @@ class RangeReader:
         except BulkUnavailableError as error:
             self._copies = False
             self._progress_at = time.monotonic()
-            self.can_copy = not error.is_general
             if error.is_general:
-                text = "fetch=bulk is not possible, so a subscription reads the rest: %s: %s"
-                logger.warning(text, self._where, error)
+                # Once for all tasks of this process: to find out again may take seconds each time.
+                self._cluster.uncopied.add(node.address)
+                text = "fetch=bulk is not possible, so subscriptions read the logs of nsqd %s: %s: %s"
+                logger.warning(text, node.address, self._where, error)
             else:
                 logger.info("a subscription reads the rest of a range: %s: %s", self._where, error)
 
