@@ -193,8 +193,11 @@ class Running:
 class PageRun:
     """Runs the blocks of one page, one after another."""
 
-    def __init__(self, cluster: DevCluster, folder: Path, spark: SparkHost) -> None:
+    def __init__(
+        self, cluster: DevCluster, folder: Path, spark: SparkHost, places: Mapping[str, str] | None = None
+    ) -> None:
         self._cluster = cluster
+        self._places = places or {}
         self._folder = folder
         self._spark = spark
         self._names: dict[str, Any] = {
@@ -237,7 +240,10 @@ class PageRun:
     def _here(self, code: str) -> str:
         """Return ``code`` with the address of the cluster (hidden code may have replaced it) and our folder."""
         cluster: DevCluster = self._names["cluster"]
-        return code.replace(ADDRESS, cluster.lookupd[0].removeprefix("http://")).replace(FOLDER, str(self._folder))
+        code = code.replace(ADDRESS, cluster.lookupd[0].removeprefix("http://")).replace(FOLDER, str(self._folder))
+        for written, address in self._places.items():
+            code = code.replace(written, address)
+        return code
 
     async def _run(self, example: Example) -> None:
         printed = Printed()

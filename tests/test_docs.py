@@ -1,10 +1,12 @@
 """Every example of the pages runs, every command of theirs exists, and the tables tell all there is to tell."""
 
 import asyncio
+import contextlib
 import importlib
 import inspect
 import pkgutil
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from _pytest.mark import ParameterSet
 import nsq_ha
 from docs._ext import reference
 from nsq_ha.cli.app import app
-from nsq_ha.cli.dev import make_examples
+from nsq_ha.cli.dev import make_examples, nsqd_tls
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.spark import functions
 from nsq_ha.spark.options import KNOWN
@@ -38,14 +40,17 @@ COMMANDS = [
 JOURNEY = {README, FIRST, PLAIN, *tutorials()}
 """Run by their own test, on one cluster."""
 
-EXAMPLES_CLUSTER = re.compile(r"nsq-ha dev (?P<plain>--plain )?--examples")
+EXAMPLES_CLUSTER = re.compile(r"nsq-ha dev (?P<plain>--plain )?--examples(?P<tls> --tls-cert)?")
 """The line by which a page says that it needs the topics and messages of the README's cluster."""
+SECOND_CLUSTER = re.compile(r"nsq-ha dev --topic (?P<topic>\w+):(?P<partitions>\d) --port (?P<port>\d+)")
+CERTIFICATES = ROOT / "tests" / "certificates"
 
 LANGUAGES = {"python", "console", "text", "json", "toml", "ini", "yaml"}
 SHELL_WORDS = {"cd", "export", "source", "unset"}
 OTHER_PROGRAMS = {
     *SHELL_WORDS,
     "git",
+    "openssl",
     "python",
     "pip",
     "seq",
@@ -106,13 +111,24 @@ def as_parameter(page: Path) -> ParameterSet:
 def test_the_examples_of_a_page_run(
     page: Path, spark_host: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = EXAMPLES_CLUSTER.search(page.read_text("utf-8"))
+    text = page.read_text("utf-8")
+    wanted, second = EXAMPLES_CLUSTER.search(text), SECOND_CLUSTER.search(text)
     plain = wanted is not None and wanted["plain"] is not None
-    with DevCluster(plain=plain, nsqlookupds=1 if plain else 2, nsqds=1 if plain else 3) as cluster:
+    tls, places = None, {}
+    if wanted and wanted["tls"]:
+        shutil.copy(CERTIFICATES / "server.pem", tmp_path)
+        tls = nsqd_tls(str(CERTIFICATES / "server.pem"), str(CERTIFICATES / "server.key"), None, None)
+    with contextlib.ExitStack() as stack:
+        cluster = DevCluster(plain=plain, nsqlookupds=1 if plain else 2, nsqds=1 if plain else 3, tls=tls)
+        stack.enter_context(cluster)
         if wanted:
             make_examples(cluster, plain=plain)
+        if second:
+            other = stack.enter_context(DevCluster())
+            other.create_topic(second["topic"], int(second["partitions"]))
+            places[f"http://127.0.0.1:{second['port']}"] = other.lookupd[0]
         monkeypatch.setenv("NSQ_HA_LOOKUPD", ",".join(cluster.lookupd))
-        asyncio.run(PageRun(cluster, tmp_path, spark_host).run(examples_of(page)))
+        asyncio.run(PageRun(cluster, tmp_path, spark_host, places).run(examples_of(page)))
 
 
 def test_a_page_for_the_cluster_of_the_readme_hides_no_code() -> None:
