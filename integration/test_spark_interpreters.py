@@ -147,7 +147,7 @@ async def test_the_lines_that_submit_to_a_cluster(
     if "packages" in holding:
         await asyncio.to_thread(with_pyarrow, folder)
         await asyncio.to_thread(installed, folder)
-        assert lines[0] == "pip install --target packages nsq_ha"
+        assert lines[0] == "pip install --target packages /path/to/the/sources"
         # This Spark brings its own copy of pyspark, as one that was unpacked does.
         lines[0] = f"export PYSPARK_PYTHON={folder / 'worker' / 'bin' / 'python'} SPARK_HOME={spark_home()}"
         lines[1] = lines[1].replace("python ", f"{sys.executable} ", 1)

@@ -54,7 +54,7 @@ def as_text(node: ast.expr) -> str:
 
 def quotes(page: Path) -> list[str]:
     table = page.read_text().split("## By error text")[1].split("\n## ")[0]
-    return re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
+    return re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)))
 
 
 def pattern(quote: str) -> str:
