@@ -56,7 +56,7 @@ def test_the_page_names_each_dependency() -> None:
 
 @pytest.mark.parametrize("package", TABLE)
 def test_licence_and_what_it_brings_are_those_of_the_package(package: str) -> None:
-    _, licence, _, brings = TABLE[package]
+    _, licence, brings = TABLE[package]
     try:
         metadata = distribution(package).metadata
     except PackageNotFoundError:
