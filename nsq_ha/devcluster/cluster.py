@@ -29,6 +29,7 @@ from nsq_ha.devcluster.nsqd.node import HaNsqd
 from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd, PlainSession
 from nsq_ha.devcluster.nsqd.session import Session
 from nsq_ha.devcluster.storage.replica import TopicOptions
+from nsq_ha.options.checks import check_topic
 from nsq_ha.process.loop_thread import Portal
 from nsq_ha.protocol.server.identify import HA_LIMITS, PLAIN_LIMITS
 from nsq_ha.protocol.server.stream import Limits
@@ -344,10 +345,14 @@ class DevCluster:
             The name.
 
         Raises:
-            ChangeRefusedError: The topic exists with other options, or needs more nodes.
+            ChangeRefusedError: The topic exists, or needs more nodes.
+            ConfigError: The name is not legal.
             TimeoutError: The topic did not become usable within 60 s.
-            ValueError: A plain cluster has no such options.
+            ValueError: There is no partition, or a plain cluster has no such options.
         """
+        check_topic(name)
+        if partitions < 1:
+            raise ValueError(f"topic {name!r} needs a partition, not {partitions}")
         control = self._control()
         if isinstance(control, PlainControl):
             if (partitions, ordered, extended, disable_channel_auto_create) != (1, False, False, False):
@@ -367,7 +372,11 @@ class DevCluster:
             disable_channel_auto_create=disable_channel_auto_create,
             sync_every=sync_every,
         )
-        self._call(lambda: Changes(self._state()).create(name, options))
+        try:
+            self._call(lambda: Changes(self._state()).create(name, options))
+        except ChangeRefusedError as error:
+            shape = f"{partitions} partitions with {replicas} replicas on {nodes} nsqds"
+            raise ChangeRefusedError(f"topic {name!r} was not created with {shape}: {error}") from error
         if wait:
             self._until(lambda: self._is_usable(name, partitions), f"topic {name} is usable")
         return name

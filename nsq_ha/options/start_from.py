@@ -153,7 +153,8 @@ def _checked(start: object) -> object:
             if not isinstance(entry, StartFrom):
                 raise ConfigError(f"must map each partition to a StartFrom, not {shown(entry)}")
     elif not isinstance(start, StartFrom):
-        raise ConfigError(f"must be a StartFrom, or a mapping of partitions to StartFrom, not {shown(start)}")
+        one = "a StartFrom, such as StartFrom.beginning()"
+        raise ConfigError(f"must be {one}, or a mapping of partitions to StartFrom, not {shown(start)}")
     return start
 
 

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from nsq_ha.devcluster import ChangeRefusedError, DevCluster
+from nsq_ha.errors import ConfigError
 from tests.support import web
 
 
@@ -33,6 +34,12 @@ def test_an_unknown_node_is_named() -> None:
         cluster.kill("nsqd-7")
 
 
-def test_a_topic_needs_nodes() -> None:
-    with DevCluster(nsqds=1, nsqlookupds=1) as cluster, pytest.raises(ChangeRefusedError, match="No node is available"):
-        cluster.create_topic("orders", 1, 3, ordered=True)
+def test_a_topic_needs_nodes_a_name_and_a_partition() -> None:
+    with DevCluster(nsqds=1, nsqlookupds=1) as cluster:
+        refused = "^topic 'orders' was not created with 1 partitions with 3 replicas on 1 nsqds: .*No node is available"
+        with pytest.raises(ChangeRefusedError, match=refused):
+            cluster.create_topic("orders", 1, 3, ordered=True)
+        with pytest.raises(ConfigError, match="'two words' is not a valid topic name"):
+            cluster.create_topic("two words")
+        with pytest.raises(ValueError, match="topic 'orders' needs a partition, not 0"):
+            cluster.create_topic("orders", 0)
