@@ -15,6 +15,7 @@ SCANS: Final = 20
 """Most scans of ``/proc``, if processes come and go during each."""
 LISTENS: Final = "0A"
 """State of a listening socket in ``/proc/net/tcp``."""
+DAEMON: Final = "pyspark.daemon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,22 @@ def _every() -> dict[int, Process]:
 
 def workers() -> dict[int, Process]:
     """Return Spark's Python workers below this process, by their ids: forks of the daemon."""
-    found, daemon = _every(), "pyspark.daemon"
+    found = _every()
+    return _workers(found, _ours(found))
+
+
+def _workers(found: dict[int, Process], ours: set[int]) -> dict[int, Process]:
     return {
         number: found[number]
-        for number in _ours(found)
-        if daemon in found[number].command
+        for number in ours
+        if DAEMON in found[number].command
         and (above := found.get(found[number].parent)) is not None
-        and daemon in above.command
+        and DAEMON in above.command
     }
+
+
+_seen: dict[int, Process] = {}
+"""Spark's Python workers: the daemon does not wait for those that end, so nobody inherits their time."""
 
 
 def _ours(found: dict[int, Process]) -> set[int]:
@@ -96,9 +105,11 @@ def used(servers: frozenset[int] = frozenset()) -> Usage:
         if _ours(before) == _ours(found):
             break
     ours = _ours(found)
+    _seen.update(_workers(found, ours))
+    every = (_seen | {number: found[number] for number in ours}).values()
     return Usage(
-        sum(found[number].cpu for number in ours),
-        sum(found[number].cpu for number in ours if "pyspark.worker" in found[number].command),
+        sum(each.cpu for each in every),
+        sum(each.cpu for each in every if "pyspark.worker" in each.command),
         sum(found[number].cpu for number in servers & found.keys()),
     )
 

@@ -59,8 +59,6 @@ def _rate(rates: Mapping[str, Sequence[float]], label: str) -> str:
 
 def _size(size: str) -> str:
     number = int(size)
-    if number >= 1_000_000:
-        return f"{number // 1_000_000} MB"
     return f"{number} B" if number < 1024 else f"{number // 1024} KiB"
 
 
@@ -95,10 +93,8 @@ def _reads(head: str, found: Figures) -> str:
             cpu = [f"{each:.{_digits(each)}f}" for each in (ours - workers, workers, servers)]
             rows.append([name, label, _rate(of["rates"], label), *cpu, ratio, f"{mark} or less" if mark else ""])
     heads = [head, "read", "rows/s", "CPU: JVM", "workers", "servers", "/ floor", "mark"]
-    about = (
-        "CPU in µs a row: the JVM with what runs in Python on the driver, the workers of tasks, and all servers on the"
-    )
-    return f"{table(heads, rows)}\n\n{about} same machine. The ratio is that of the JVM and the workers together."
+    about = "CPU in µs a row; that of the JVM includes Python on the driver. The ratio is of JVM and workers together."
+    return f"{table(heads, rows)}\n\n{about}"
 
 
 def _microseconds(of: Figures, label: str) -> list[float]:

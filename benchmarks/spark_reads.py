@@ -21,8 +21,8 @@ from nsq_ha.spark.source import NsqDataSource
 KAFKA_VARIABLE: Final = "NSQ_HA_TEST_KAFKA"
 """``host:port`` of a Kafka node that makes topics of two partitions by itself."""
 
-SIZES: Final = {200: 300_000, 2048: 100_000, 16_384: 12_000}
-"""Rows by size of the bodies: about a second each."""
+SIZES: Final = {200: 600_000, 2048: 100_000, 16_384: 12_000}
+"""Rows by size of the bodies: a second or two each."""
 
 TOPICS: Final = {"plain": None, "extended": lambda number: {"key": f"order-{number}", "source": "checkout"}}
 """The headers by the kind of topic."""
@@ -30,7 +30,7 @@ TOPICS: Final = {"plain": None, "extended": lambda number: {"key": f"order-{numb
 HEADERS: Final = {f"header-{number}": "x" * 100 for number in range(60)}
 HEADERS_ROWS: Final = 20_000
 
-LOTS: Final = {1: 60_000, 50: 150_000}
+LOTS: Final = {1: 150_000, 50: 300_000}
 """Rows by messages of an MPUB; 1 for PUB. The sizes are measured with MPUBs of 1000."""
 
 ORDERED_ROWS: Final = {"subscribe": 30_000, "bulk": 300_000}
