@@ -21,7 +21,7 @@ def resolve(name: str) -> object:
 
 def test_the_page_is_about_something() -> None:
     assert len(NAMES) > 30
-    assert len(set(named_in(PAGE))) > 50
+    assert len(set(named_in(PAGE))) > 40
 
 
 def test_a_place_in_the_code_exists() -> None:
