@@ -9,7 +9,7 @@ write, against an Arrow writer with the same plan that drops its rows. *trigger*
 rows costs, against the built-in source ``rate`` and against a source in Python that does nothing. *ack*: a backlog of
 the plain nsqd that ``UPSTREAM_NSQD_BIN`` names, without a limit and with a small spool. *memory*: of the Python
 workers, with bodies of 1 MB. Rounds are interleaved in one session; the figures are medians of the ratios within
-a round. See the page about Spark's speed for how long all takes.
+a round.
 
 With ``--json`` the figures are kept, and ``--page`` writes the tables that the docs include. ``--try`` measures next to
 nothing, to see that all parts run. CPU is that of Spark, of the workers of its tasks, and of servers on this machine.

@@ -130,7 +130,7 @@ def headers(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]
     rows = effort.of(HEADERS_ROWS)
     with topic(lookupd, "headers", rows, headers=lambda _: HEADERS) as name:
         frames = {}
-        for fetch in ("subscribe", "bulk"):
+        for fetch in ("bulk", "subscribe"):
             given = {"lookupd": lookupd, "topic": name, "fetch": fetch, "includeHeaders": "true"}
             read = spark.read.format("nsq").options(**given).load()
             frames[fetch] = read.where(f.size("headers") == len(HEADERS))
