@@ -20,8 +20,8 @@ def resolve(name: str) -> object:
 
 
 def test_the_page_is_about_something() -> None:
-    assert len(NAMES) > 20
-    assert len(set(named_in(PAGE))) > 30
+    assert len(NAMES) > 15
+    assert len(set(named_in(PAGE))) > 20
 
 
 def test_a_place_in_the_code_exists() -> None:
@@ -32,7 +32,7 @@ def test_each_rule_says_where_it_lives_and_what_holds_it() -> None:
     rules = re.findall(
         r"^\*\*.+?\*\*.*?(?=^\*\*|^## |\Z)", PAGE[PAGE.index("## The rules") :], re.MULTILINE | re.DOTALL
     )
-    assert len(rules) == 19
+    assert len(rules) == 14
     for rule in rules:
         assert "\n- `nsq_ha." in rule, rule
         assert named_in(rule), rule
