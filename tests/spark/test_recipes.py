@@ -13,7 +13,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.spark.lag import PartitionLag, StreamLag
 from tests.examples import ROOT, examples_of
 from tests.spark.conftest import Publish
 from tests.spark.streams import numbered, read, spread
@@ -61,21 +60,6 @@ def test_a_backfill_by_time_that_becomes_a_stream_fills_a_lake_by_day(
     for batch in (some, lake.drop("day"), some):
         recipes["add_once"](batch, table)
     assert spark.read.parquet(table).count() == 70
-
-
-def test_the_lag_as_a_file_for_prometheus(
-    recipes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    parts = (PartitionLag("orders", 0, 600, 2600),)
-    recipes["report"](StreamLag("lake", "q", 3, "", 10, 100.0, parts, behind_seconds=4.5))
-    assert Path("lag.prom").read_text().splitlines() == [
-        'nsq_spark_behind_bytes{query="lake"} 2000',
-        'nsq_spark_behind_messages{query="lake"} 20',
-        'nsq_spark_behind_seconds{query="lake"} 4.5',
-    ]
-    recipes["report"](StreamLag("lake", "q", 4, "", 0, None, parts, behind_seconds=5.0))
-    assert "messages" not in Path("lag.prom").read_text(), "unknown"
 
 
 @pytest.mark.slow
