@@ -98,7 +98,7 @@ async def test_a_channel_is_emptied_and_moved(
     await depths(admin, ordinary, channel, 4, 4)
     await admin.empty_channel(ordinary, channel)
     await depths(admin, ordinary, channel, 0, 0)
-    await admin.reset_channel(ordinary, channel, began)
+    await admin.set_offset(ordinary, channel, StartFrom.timestamp(began))
     state = await found(admin, ordinary, channel)
     assert all(entry.depth >= 4 for entry in state.values())
     await admin.set_offset(ordinary, channel, StartFrom.end())
@@ -112,7 +112,7 @@ async def test_a_channel_is_emptied_and_moved(
     assert (last.body.encode(), last.offset, last.trace_id) == (mark + b"7", receipts[7].offset, 8)
     await admin.set_offset(ordinary, channel, {1: StartFrom.count(last.number - 1)})
     await depths(admin, ordinary, channel, 1, 2)
-    await admin.reset_channel(ordinary, channel)
+    await admin.set_offset(ordinary, channel, StartFrom.beginning())
     assert all(entry.depth >= 4 for entry in (await found(admin, ordinary, channel)).values())
 
 
@@ -266,7 +266,7 @@ async def test_a_partitioned_topic_can_be_neither_paused_nor_emptied(admin: Admi
 @pytest.mark.only_plain
 async def test_what_needs_the_partitioned_server_says_so(admin: AdminClient, ordinary: str, channel: str) -> None:
     await admin.create_channel(ordinary, channel)
-    for call in (admin.skip_channel, admin.unskip_channel, admin.reset_channel):
+    for call in (admin.skip_channel, admin.unskip_channel):
         with pytest.raises(ConfigError, match="plain nsqd"):
             await call(ordinary, channel)
     with pytest.raises(ConfigError, match="they need the partitioned server"):

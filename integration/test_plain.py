@@ -237,4 +237,4 @@ async def test_where_a_consumer_is_can_be_seen(
             nodes = (await admin.stats(ordinary, channel=consumer.channel, clients=True)).nodes
     parts = [part for node in nodes for part in node.partitions]
     clients = [client for part in parts for channel in part.channels for client in channel.connections]
-    assert {client.topology for client in clients} == {"eu/eu-a"}
+    assert {(client.topology_region, client.topology_zone) for client in clients} == {("eu", "eu-a")}

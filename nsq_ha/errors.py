@@ -36,8 +36,9 @@ Source: server protocol 5-7; server failures 1.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -141,9 +142,11 @@ class TopicNotFoundError(DiscoveryError):
     """No nsqlookupd knows the topic: create it (``nsq-ha topic create``), since publishing does not."""
 
     @classmethod
-    def named(cls, topic: str) -> TopicNotFoundError:
-        """Return the error for ``topic``; its text says what to do."""
-        return cls(f"there is no topic {topic!r}: create it (nsq-ha topic create {topic})")
+    def named(cls, topic: str, names: Iterable[str] = ()) -> TopicNotFoundError:
+        """Return the error for ``topic``; its text says what to do, and which of the ``names`` may be meant."""
+        near = difflib.get_close_matches(topic, names, n=1, cutoff=0.8)
+        meant = f"did you mean {near[0]}? Otherwise " if near else ""
+        return cls(f"there is no topic {topic!r}: {meant}create it (nsq-ha topic create {topic})")
 
 
 class NoLeaderError(DiscoveryError):

@@ -11,6 +11,7 @@ from nsq_ha.admin.description import (
     NodeStats,
     PartitionDescription,
     PartitionStats,
+    ProducerStats,
     TopicDescription,
     TopicStats,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "NodeStats",
     "PartitionDescription",
     "PartitionStats",
+    "ProducerStats",
     "Reading",
     "StoredMessage",
     "TopicDescription",

@@ -30,6 +30,8 @@ U = TypeVar("U")
 PAUSE: Final = 0.3
 """Seconds between two checks of a pending change."""
 
+_LONGEST_PAUSE: Final = 10.0
+
 AT_ONCE: Final = 16
 """Number of servers that one call asks at the same time."""
 
@@ -85,17 +87,19 @@ class Bounded:
         except TimeoutError as over:
             raise self._error() from self.last or over
 
-    async def until(self, place: str, ask: Callable[[], Awaitable[str]]) -> None:
+    async def until(self, place: str, ask: Callable[[], Awaitable[str]], *, growth: float = 1.0) -> None:
         """Ask again and again, until a place shows the change.
 
         Args:
             place: The place.
             ask: Returns why it does not show the change; empty if it does.
+            growth: How many times as long as the one before each pause is, up to a limit.
         """
-        self.open[place] = "it has not answered yet"
+        self.open[place], pause = "it has not answered yet", PAUSE
         while text := await ask():
             self.open[place] = text
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(pause)
+            pause = min(pause * growth, _LONGEST_PAUSE)
         del self.open[place]
         self.done.add(place)
 

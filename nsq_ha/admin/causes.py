@@ -17,7 +17,7 @@ from nsq_ha.admin.description import NodeStats
 from nsq_ha.admin.incident import OF_CHANNELS, Incident, Trouble
 from nsq_ha.admin.memory import Sighting, TopicPartition
 from nsq_ha.admin.reading import Reading
-from nsq_ha.admin.words import counted, some, span
+from nsq_ha.admin.words import brief, counted, some, span
 from nsq_ha.engine.http import UNRESOLVED
 
 T = TypeVar("T")
@@ -89,9 +89,9 @@ def unled(reading: Reading) -> Mapping[TopicPartition, str]:
         leader = reading.leaders.get(partition)
         if leader is None:
             before = reading.former.get(partition)
-            found[partition] = f"lost its leader {before}" if before else "has no leader"
+            found[partition] = f"leader {before} lost" if before else "no leader"
         elif leader in reading.silent:
-            found[partition] = f"its leader {leader} does not answer"
+            found[partition] = f"leader {leader} does not answer"
     return found
 
 
@@ -264,7 +264,7 @@ def _present(reading: Reading) -> Iterator[Incident]:
             yield Incident(
                 trouble="slow",
                 subject=address,
-                cause=f"nsqd {address} is slow: it answered after {span(node.took)}, the others after {_short(usual)}",
+                cause=f"nsqd {address} is slow: it answered after {span(node.took)}, the others after {brief(usual)}",
                 remedy="look at its load, its disk, and the network between",
                 is_bad=False,
             )
@@ -375,7 +375,3 @@ def _rest(reading: Reading, explained: frozenset[TopicPartition], *, is_explaine
 
 def _without_leader(number: int, noun: str = "partition") -> str:
     return f"{counted(number, noun)} {'has' if number == 1 else 'have'} no leader"
-
-
-def _short(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else span(seconds)

@@ -8,7 +8,6 @@ Source: server protocol 12; youzan/nsq ``nsqdserver/http.go``, upstream ``nsqd/h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from nsq_ha.admin.bounded import Bounded
@@ -160,26 +159,6 @@ class ChannelAdmin(AdminBase):
             ChangeIncompleteError: A partition may still have the messages; the error names it.
         """
         await self._change("empty", topic, channel, timeout)
-
-    async def reset_channel(
-        self, topic: str, channel: str, when: float | datetime | None = None, *, timeout: float = 30.0
-    ) -> None:
-        """Deliver again what was published since ``when``: :meth:`set_offset` by time.
-
-        Args:
-            topic: The topic.
-            channel: The channel.
-            when: Unix seconds or an aware datetime. None means the oldest kept message.
-            timeout: Seconds for the whole call.
-
-        Raises:
-            ConfigError: ``when`` is not a time, or the cluster is a plain one.
-            TopicNotFoundError: The topic does not exist.
-            ChannelNotFoundError: The topic has no such channel, or some partitions have not.
-            ChangeIncompleteError: Not every partition confirmed the position in time.
-        """
-        start = StartFrom.beginning() if when is None else StartFrom.timestamp(when)
-        await self.set_offset(topic, channel, start, timeout=timeout)
 
     async def set_offset(
         self, topic: str, channel: str, start: StartFrom | Mapping[int, StartFrom], *, timeout: float = 30.0

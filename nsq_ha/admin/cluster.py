@@ -17,8 +17,9 @@ from typing import Final
 import msgspec
 
 from nsq_ha.admin import plain
-from nsq_ha.admin.bounded import PAUSE, Bounded
+from nsq_ha.admin.bounded import PAUSE, Bounded, several
 from nsq_ha.admin.opened import AdminBase
+from nsq_ha.admin.words import some
 from nsq_ha.engine.answers import NodeInfo
 from nsq_ha.engine.body import decode_json
 from nsq_ha.engine.http import ask
@@ -38,18 +39,6 @@ _MOVED: Final = "not the topic leader"
 """Part of the refusal to move a leader that has moved already."""
 
 
-class _Load(msgspec.Struct):
-    broadcast_address: str = ""
-    tcp_port: int = 0
-    leader_load_factor: float = 0.0
-    node_load_factor: float = 0.0
-
-
-class _Stability(msgspec.Struct):
-    stable: bool
-    node_stat_list: list[_Load] | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class LookupdState:
     """One nsqlookupd.
@@ -67,19 +56,30 @@ class LookupdState:
     nsqds: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLoad:
+class NodeLoad(msgspec.Struct, frozen=True):
     """The load of an nsqd, as the leading nsqlookupd estimates it. Compare it with that of the others.
 
     Attributes:
-        nsqd: ``host:port`` of its TCP.
+        host: Its address.
+        tcp_port: The port of its TCP.
         leading: The load of the partitions that it leads.
         total: The load of all partitions that it holds.
     """
 
-    nsqd: str
-    leading: float
-    total: float
+    host: str = msgspec.field(default="", name="broadcast_address")
+    tcp_port: int = 0
+    leading: float = msgspec.field(default=0.0, name="leader_load_factor")
+    total: float = msgspec.field(default=0.0, name="node_load_factor")
+
+    @property
+    def nsqd(self) -> str:
+        """``host:port`` of its TCP."""
+        return Node(self.host, self.tcp_port, 0).address
+
+
+class _Stability(msgspec.Struct):
+    stable: bool
+    node_stat_list: list[NodeLoad] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +122,12 @@ class ClusterAdmin(AdminBase):
                 causes = tuple((each.url, each.error) for each in lookupds)
                 raise LookupUnavailableError("no nsqlookupd gave a usable answer", causes)
             state = None if leader is None or found[leader].error else await self._state(leader)
-            loads = (
-                (Node(load.broadcast_address, load.tcp_port, 0).address, load.leader_load_factor, load.node_load_factor)
-                for load in (state.node_stat_list or [] if state is not None else [])
-            )
+            loads = [] if state is None else state.node_stat_list or []
             return ClusterState(
                 is_plain=not leading.servers.has_lists,
                 stable=None if state is None else state.stable,
                 lookupds=tuple(lookupds),
-                loads=tuple(NodeLoad(*load) for load in sorted(loads)),
+                loads=tuple(sorted(loads, key=lambda load: load.nsqd)),
             )
 
     async def _lookupds(self, urls: Iterable[str]) -> dict[str, LookupdState]:
@@ -198,18 +195,81 @@ class ClusterAdmin(AdminBase):
                 )
             await self._mark(topic, node, call, restore=True)
 
+    async def remove_node(self, nsqd: str, *, timeout: float = 3600.0) -> None:
+        """Have the cluster copy all that an nsqd holds to others; return when it holds nothing, and can be stopped.
+
+        The others must be enough: a topic that is neither ordered nor has ``multi_part`` needs an nsqd for each replica
+        of each partition. A new leading nsqlookupd knows nothing of it, and is asked, too, while this waits.
+
+        Args:
+            nsqd: ``host:port`` of its TCP.
+            timeout: Seconds for the whole call. Copying goes on after that.
+
+        Raises:
+            ConfigError: The cluster has no such nsqd, or is a plain one.
+            ChangeIncompleteError: The nsqd still holds something, or does not answer.
+        """
+        async with Bounded(f"removing nsqd {nsqd}", timeout) as call:
+            node = (await self._info(nsqd)).node
+            if node.is_plain:
+                raise ConfigError(
+                    f"nsqd {nsqd} is of a plain cluster, which copies nothing: stop it when its channels are empty"
+                )
+            name = await self._name_of(node)
+
+            async def held() -> str:
+                try:
+                    places = [(info.node, topic) for info in await self.nodes() for topic in info.partitions]
+                    members = await several(lambda place: self._leading.nsqd(place[0]).members(place[1]), places)
+                except NsqError as error:
+                    return str(error)
+                # It goes on to report what was taken from it itself; those that lead know.
+                parts = ((topic, part) for (_, topic), found in zip(places, members, strict=True) for part in found)
+                left = {f"{topic}-{number}" for topic, (number, *names) in parts if any(name in each for each in names)}
+                if left:
+                    await self._leading.change("/cluster/node/remove", {"remove_node": name}, call)
+                return f"it still is a replica of {some(sorted(left), 3)}" if left else ""
+
+            await call.until(f"nsqd {nsqd}", held, growth=1.5)
+
+    async def begin_upgrade(self, *, timeout: float = 30.0) -> None:
+        """Keep the cluster from copying replicas to other nsqds, while its nsqds restart one after the other.
+
+        The cluster is unstable until :meth:`end_upgrade`, or until another nsqlookupd leads.
+
+        Raises:
+            ConfigError: The cluster is a plain one.
+        """
+        await self._upgrade("begin", timeout)
+
+    async def end_upgrade(self, *, timeout: float = 30.0) -> None:
+        """Let the cluster replace missing replicas again.
+
+        Raises:
+            ConfigError: The cluster is a plain one.
+        """
+        await self._upgrade("done", timeout)
+
+    async def _upgrade(self, step: str, timeout: float) -> None:
+        async with Bounded("changing the state of an upgrade", timeout) as call:
+            if (await self.cluster()).is_plain:
+                raise ConfigError("a plain cluster knows no upgrades: restart its nsqds one after the other")
+            await self._leading.change(f"/cluster/upgrade/{step}", {}, call)
+
     async def _node_with(self, topic: str, nsqd: str) -> Node:
-        if not isinstance(nsqd, str):
-            raise ConfigError(f"nsqd must be the host:port of an nsqd, not {shown(nsqd)}")
-        await self._leading.servers.refresh_lists()
-        infos = await self.nodes()
-        found = next((info for info in infos if info.node.address == nsqd), None)
-        if found is None:
-            known = ", ".join(sorted(info.node.address for info in infos)) or "none"
-            raise ConfigError(f"the cluster has no nsqd {nsqd}; it has {known}")
+        found = await self._info(nsqd)
         if topic not in found.topics:
             raise TopicNotFoundError(f"nsqd {nsqd} does not have topic {topic!r}, or leads none of its partitions")
         return found.node
+
+    async def _info(self, nsqd: str) -> NodeInfo:
+        if not isinstance(nsqd, str):
+            raise ConfigError(f"nsqd must be the host:port of an nsqd, not {shown(nsqd)}")
+        await self._leading.servers.refresh_lists()
+        infos = {info.node.address: info for info in await self.nodes()}
+        if nsqd not in infos:
+            raise ConfigError(f"the cluster has no nsqd {nsqd}; it has {', '.join(sorted(infos)) or 'none'}")
+        return infos[nsqd]
 
     async def _mark(self, topic: str, node: Node, call: Bounded, *, restore: bool) -> None:
         """Set or clear the tombstone at every nsqlookupd that lists the nsqd for the topic."""
@@ -314,17 +374,14 @@ class ClusterAdmin(AdminBase):
         if tcp_address(to):
             return to
         named = next((name for name in replicas if tcp_address(name) == to), None)
-        return named if named is not None else await self._name_of(to)
+        return named if named is not None else await self._name_of((await self._info(to)).node)
 
-    async def _name_of(self, address: str) -> str:
-        """Return the cluster's name of a node; only lookups of a topic that it leads contain the name."""
-        found = next((info for info in await self.nodes() if info.node.address == address), None)
-        if found is None:
-            raise ConfigError(f"the cluster has no nsqd {address}")
-        for topic in found.partitions:
-            for node in (await self._leading.view(topic, "r")).leaders.values():
-                if node.address == address and node.distributed_id:
-                    return node.distributed_id
-        raise ConfigError(
-            f"the nsqd {address} leads no partition, so its cluster name is unknown: give to= as ip:rpc:tcp:id"
-        )
+    async def _name_of(self, node: Node) -> str:
+        """Return the cluster's name of a node, which those know that hold a partition with it."""
+        nsqd = self._leading.nsqd(node)
+        for topic in sorted({entry.topic for entry in await nsqd.stats()}):
+            for _, *replicas in await nsqd.members(topic):
+                for name in (each for names in replicas for each in names):
+                    if tcp_address(name) == node.address:
+                        return name
+        raise ConfigError(f"nsqd {node.address} holds no partition, so its cluster name (ip:rpc:tcp:id) is unknown")

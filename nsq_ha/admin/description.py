@@ -35,8 +35,12 @@ class Latency:
     percentiles: tuple[tuple[float, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ClientStats:
+def _named(name: str, default: Any) -> Any:  # noqa: ANN401 - as msgspec.field
+    """Return a field that has another name in nsqd's answer."""
+    return msgspec.field(default=default, name=name)
+
+
+class ClientStats(msgspec.Struct, frozen=True, gc=False):
     """One connection that consumes a channel.
 
     Attributes:
@@ -51,51 +55,70 @@ class ClientStats:
         requeued: Number of messages that it requeued.
         connected_at: When it connected, in Unix seconds.
         tls: It uses TLS.
-        compression: ``deflate``, ``snappy`` or empty.
+        deflate: It uses the compression Deflate.
+        snappy: It uses the compression Snappy.
         tag: The tag of the messages that it wants; empty if it has none.
         sample_rate: Percent of the messages that it wants; 0 for all.
-        tls_version: The version of TLS, such as ``TLS1.3``; empty without TLS, or if nsqd does not send it.
+        tls_version: The version of TLS, such as ``TLS1.3``, if nsqd sends it; without TLS it means nothing.
         auth_identity: Who it is, as the auth server says; empty without AUTH.
         topology_region: Its region; empty if it has none.
         topology_zone: Its zone; empty if it has none.
     """
 
-    client_id: str
-    hostname: str
-    address: str
-    user_agent: str
-    ready: int
-    in_flight: int
-    messages: int
-    finished: int
-    requeued: int
-    connected_at: int
-    tls: bool
-    compression: str
-    tag: str
-    sample_rate: int = 0
+    client_id: str = ""
+    hostname: str = ""
+    address: str = _named("remote_address", "")
+    user_agent: str = ""
+    ready: Int64 = _named("ready_count", 0)
+    in_flight: Int64 = _named("in_flight_count", 0)
+    messages: Int64 = _named("message_count", 0)
+    finished: Int64 = _named("finish_count", 0)
+    requeued: Int64 = _named("requeue_count", 0)
+    connected_at: Int64 = _named("connect_ts", 0)
+    tls: bool = False
+    deflate: bool = False
+    snappy: bool = False
+    tag: str = _named("desired_tag", "")
+    sample_rate: Int64 = 0
     tls_version: str = ""
     auth_identity: str = ""
     topology_region: str = ""
     topology_zone: str = ""
 
     @property
-    def topology(self) -> str:
-        """``region/zone``, or the one that it has; empty if it has none."""
-        return "/".join(filter(None, (self.topology_region, self.topology_zone)))
-
-    @property
     def agreed(self) -> tuple[str, ...]:
         """What is agreed for it: TLS, compression, what it wants of the messages, where and who it is."""
+        topology = "/".join(filter(None, (self.topology_region, self.topology_zone)))
         facts = {
             (self.tls_version or "TLS"): self.tls,
-            self.compression: self.compression,
+            "deflate": self.deflate,
+            "snappy": self.snappy,
             f"tag {self.tag}": self.tag,
             f"samples {self.sample_rate} %": self.sample_rate,
-            f"in {self.topology}": self.topology,
+            f"in {topology}": topology,
             f"AUTH {self.auth_identity}": self.auth_identity,
         }
         return tuple(text for text, has in facts.items() if has)
+
+
+class ProducerStats(msgspec.Struct, frozen=True, gc=False):
+    """One connection that publishes to a topic, at one nsqd.
+
+    Attributes:
+        address: Its ``host:port``, as nsqd sees it.
+        user_agent: Its library and version.
+        hostname: The name of its host; empty on a partitioned nsqd, which does not tell.
+        messages: Number of messages that it published there.
+        failed: How many could not be stored; 0 on a plain nsqd, which does not tell.
+        last_at: When it last published, in Unix seconds; 0 on a plain nsqd.
+    """
+
+    address: str = _named("remote_address", "")
+    user_agent: str = ""
+    hostname: str = ""
+    messages: Int64 = _named("pub_count", 0)
+    failed: Int64 = _named("err_count", 0)
+    last_at: Int64 = _named("last_pub_ts", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +146,9 @@ class ChannelStats:
         places: How many partitions, or plain nsqds, the sum is over.
         paused_at: In a sum: how many of them are paused.
         skipped_at: In a sum: how many of them are skipped.
+        finished_within: How many messages took less than 16, 32, 64 ... ms from publishing to FIN, and longer, since a
+            partitioned nsqd started; empty in a sum, and on a plain nsqd, as the next one.
+        delivered_within: The same from delivery to FIN.
     """
 
     name: str
@@ -143,6 +169,8 @@ class ChannelStats:
     places: int = 1
     paused_at: int = 0
     skipped_at: int = 0
+    finished_within: tuple[int, ...] = ()
+    delivered_within: tuple[int, ...] = ()
 
     @property
     def held(self) -> int:
@@ -197,6 +225,11 @@ class PartitionStats:
         latency: From publishing to FIN, over all channels. None if nsqd does not measure it.
         nsqd: ``host:port`` of the node; empty if it is unknown.
         on_disk: How many of ``unrouted`` are on the disk of a plain nsqd; the others are only in its memory.
+        producers: The connections that publish, if clients were asked for.
+        hourly_bytes: Bytes that were published in the last whole hour; 0 on a plain nsqd.
+        sizes: How many messages had less than 100 bytes, 1, 2, 4 ... KiB, since a partitioned nsqd started; empty on a
+            plain one, as the next one.
+        written_within: How many took less than 1, 2, 4 ... ms to be written.
     """
 
     topic: str
@@ -214,6 +247,15 @@ class PartitionStats:
     latency: Latency | None = None
     nsqd: str = ""
     on_disk: int = 0
+    producers: tuple[ProducerStats, ...] = ()
+    hourly_bytes: int = 0
+    sizes: tuple[int, ...] = ()
+    written_within: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of its messages on the disk of the node; 0 on a plain nsqd, which does not tell."""
+        return self.end_offset - self.begin_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +279,11 @@ class TopicStats:
     def messages(self) -> int:
         """Number of messages ever stored; on a plain cluster since the nsqds started."""
         return sum(entry.messages for entry in self.partitions)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its messages on the disks of the leaders; 0 on a plain cluster, which does not tell."""
+        return sum(entry.size for entry in self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,46 +449,9 @@ def _longest(latencies: Sequence[Latency]) -> Latency | None:
 _NS: Final = 1_000_000_000
 
 
-def _named(name: str, default: Any) -> Any:  # noqa: ANN401 - as msgspec.field
-    """Return a field that has another name in nsqd's answer."""
-    return msgspec.field(default=default, name=name)
-
-
 class _Latency(msgspec.Struct, gc=False):
     count: Int64 = 0
     percentiles: list[dict[str, float]] | None = None
-
-
-class _Client(msgspec.Struct, gc=False):
-    """What becomes a :class:`ClientStats`, field by field."""
-
-    client_id: str = ""
-    hostname: str = ""
-    address: str = _named("remote_address", "")
-    user_agent: str = ""
-    ready: Int64 = _named("ready_count", 0)
-    in_flight: Int64 = _named("in_flight_count", 0)
-    messages: Int64 = _named("message_count", 0)
-    finished: Int64 = _named("finish_count", 0)
-    requeued: Int64 = _named("requeue_count", 0)
-    connected_at: Int64 = _named("connect_ts", 0)
-    tls: bool = False
-    deflate: bool = False
-    snappy: bool = False
-    tag: str = _named("desired_tag", "")
-    sample_rate: Int64 = 0
-    tls_version: str = ""
-    auth_identity: str = ""
-    topology_region: str = ""
-    topology_zone: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.tls:
-            self.tls_version = ""
-
-    @property
-    def compression(self) -> str:
-        return "deflate" if self.deflate else "snappy" if self.snappy else ""
 
 
 class _StatsChannel(msgspec.Struct, gc=False):
@@ -462,15 +472,17 @@ class _StatsChannel(msgspec.Struct, gc=False):
     paused: bool = False
     skipped: bool = False
     messages: Int64 = _named("message_count", 0)
-    listed: list[_Client] | None = _named("clients", None)
+    listed: list[ClientStats] | None = _named("clients", None)
     e2e_processing_latency: _Latency | None = None
+    finished_within: list[Int64] = _named("msg_consume_latency_stats", [])
+    delivered_within: list[Int64] = _named("msg_delivery_latency_stats", [])
 
     @property
     def clients(self) -> int:
         return self.client_num or self.client_count or len(self.connections)  # before 1.2, nsqd only lists them
 
     @property
-    def connections(self) -> list[_Client]:
+    def connections(self) -> list[ClientStats]:
         return self.listed or []
 
     @property
@@ -498,8 +510,21 @@ class _StatsPartition(msgspec.Struct, gc=False):
     is_ext: bool = False
     paused: bool = False
     client_num: Int64 = 0
+    client_pub_stats: list[ProducerStats] | None = None
+    hourly_pubsize: Int64 = 0
+    msg_size_stats: list[Int64] = []
+    msg_write_latency_stats: list[Int64] = []
     channels: list[_StatsChannel] | None = None
     e2e_processing_latency: _Latency | None = None
+
+
+class _PubCount(msgspec.Struct, gc=False):
+    topic: str = ""
+    count: Int64 = 0
+
+
+class _PlainProducer(ProducerStats, frozen=True, gc=False):
+    pub_counts: list[_PubCount] | None = None
 
 
 class Stats(msgspec.Struct):
@@ -510,12 +535,14 @@ class Stats(msgspec.Struct):
         health: ``OK``, or what is wrong.
         start_time: When nsqd started, in Unix seconds.
         topics: The partitions of all topics.
+        producers: Those of a plain nsqd; unless it is asked about one topic, each has only one of its topics.
     """
 
     version: str = ""
     health: str = ""
     start_time: Int64 = 0
     topics: list[_StatsPartition] | None = None
+    producers: list[_PlainProducer] | None = None
 
 
 def node_stats(content: Stats, node: Node) -> NodeStats:
@@ -530,7 +557,16 @@ def partition_stats(content: Stats) -> tuple[PartitionStats, ...]:
     What has a name that no topic or channel can have is left out: figures and events are kept by name.
     """
     topics = [entry for entry in content.topics or [] if is_valid_name(entry.topic_name)]
-    found = [_partition_stats(entry) for entry in topics if _is_partition(entry.topic_partition or "0")]
+    published = ((each.topic, (client, each)) for client in content.producers or [] for each in client.pub_counts or [])
+    plain = {
+        topic: [ProducerStats(one.address, one.user_agent, one.hostname, each.count) for one, each in clients]
+        for topic, clients in grouped(published).items()
+    }
+    found = [
+        _partition_stats(entry, entry.client_pub_stats or plain.get(entry.topic_name, []))
+        for entry in topics
+        if _is_partition(entry.topic_partition or "0")
+    ]
     return tuple(sorted(found, key=lambda entry: (entry.topic, entry.partition)))
 
 
@@ -560,7 +596,7 @@ def _is_partition(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 4 and int(text) <= MAX_PARTITION_ID
 
 
-def _partition_stats(entry: _StatsPartition) -> PartitionStats:
+def _partition_stats(entry: _StatsPartition, producers: Iterable[ProducerStats]) -> PartitionStats:
     is_plain = not entry.topic_partition
     named = [channel for channel in entry.channels or [] if is_valid_name(channel.name)]
     decoder(ChannelStats)  # so that msgspec knows its fields
@@ -585,6 +621,10 @@ def _partition_stats(entry: _StatsPartition) -> PartitionStats:
         paused=entry.paused,
         publishers=entry.client_num,
         latency=_latency(entry.e2e_processing_latency),
+        producers=tuple(producers),
+        hourly_bytes=entry.hourly_pubsize,
+        sizes=tuple(entry.msg_size_stats),
+        written_within=tuple(entry.msg_write_latency_stats),
     )
 
 

@@ -166,6 +166,11 @@ class NsqdView(NamedTuple):
         return sorted(self.listed.tombstoned) if self.listed else []
 
     @property
+    def size(self) -> int:
+        """Bytes of messages on its disk; 0 on a plain cluster, which does not tell."""
+        return sum(entry.size for entry in self.said.partitions)
+
+    @property
     def clients(self) -> int:
         """Number of connections that consume."""
         return sum(channel.clients for entry in self.said.partitions for channel in entry.channels)

@@ -31,7 +31,7 @@ from nsq_ha.base.clock import monotonic
 from nsq_ha.base.identity import partition_of
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, RemoteProtocolError, ServerError
 from nsq_ha.options.checks import MAX_INT64, check_channel, check_partition, check_topic, shown
-from nsq_ha.policy.topology import Node, tcp_address
+from nsq_ha.policy.topology import Node, TopicView, tcp_address
 
 ANSWERED: Final = 0.9
 """Share of a call's time after which an nsqd that has not answered counts as silent: waiting on would lose the answers
@@ -109,6 +109,22 @@ class StatsAdmin(AdminBase):
 
         return await several(ask, nodes)
 
+    async def view(self, topic: str, *, timeout: float = 5.0) -> TopicView:
+        """Return how the nsqlookupds see a topic: its settings, and its leaders; :meth:`describe` has more.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            LookupUnavailableError: No nsqlookupd answered.
+        """
+        async with Bounded(f"looking up topic {check_topic(topic)}", timeout, changes=False):
+            return await self._seen(topic)
+
+    async def _seen(self, topic: str) -> TopicView:
+        view = await self._leading.existing(topic)
+        if view.is_plain:  # each nsqlookupd may be the only one that lists an nsqd
+            view, _ = await self._leading.whole_view(topic)
+        return view
+
     async def describe(self, topic: str, *, clients: bool = False, timeout: float = 5.0) -> TopicDescription:
         """Return settings, leaders, replicas, channels and depths of a topic; of a plain one, nsqds instead of leaders.
 
@@ -116,7 +132,7 @@ class StatsAdmin(AdminBase):
 
         Args:
             topic: The topic.
-            clients: Return the connections of each channel, too.
+            clients: Return the connections of each channel, and those that publish, too.
             timeout: Seconds for the whole call.
 
         Raises:
@@ -125,9 +141,7 @@ class StatsAdmin(AdminBase):
         """
         async with Bounded(f"describing topic {check_topic(topic)}", timeout, changes=False):
             until = asyncio.get_running_loop().time() + ANSWERED * timeout
-            readable = await self._leading.existing(topic)
-            if readable.is_plain:  # each nsqlookupd may be the only one that lists an nsqd
-                readable, _ = await self._leading.whole_view(topic)
+            readable = await self._seen(topic)
             writable = readable if readable.is_plain else await self._leading.view(topic, "w")
             leaders = tuple(dict.fromkeys(readable.leaders.values()))
             # Each leader once, however many partitions it has: one that hangs must not take the time of the others.
@@ -310,7 +324,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
         Args:
             before: The look before: rates and memory come from it, and what gets no answer now. A reading that was not
                 made by a look gives only its memory. None for the first one.
-            topics: Topics to describe, too.
+            topics: Topics to describe, too, with their clients.
             clients: Read the connections of each channel, too.
             timeout: Seconds for the whole look.
 
@@ -340,7 +354,10 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             part("topics", self.topics, None),
             part("cluster", partial(self.cluster, timeout=timeout), old.cluster),
             asyncio.gather(
-                *(part("", partial(self.describe, each, timeout=limit), old.details.get(each)) for each in topics)
+                *(
+                    part("", partial(self.describe, each, clients=True, timeout=limit), old.details.get(each))
+                    for each in topics
+                )
             ),
         )
         at = time.time()

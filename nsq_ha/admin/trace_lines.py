@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from types import NoneType
 from typing import Any, Final
@@ -52,3 +53,8 @@ def trace_lines(
             is_right &= all(type(entry.get(each)) in (int, NoneType) for each in _NUMBERS)
             if is_right and type(at) is int and 0 <= at <= MAX_INT64:  # a damaged one may be none that a clock shows
                 yield entry
+
+
+def events_of(logs: Iterable[Path], name: str, number: int, topic: str | None) -> list[dict[str, Any]]:
+    """Return the lines of :func:`trace_lines` in several logs, by time."""
+    return sorted((line for log in logs for line in trace_lines(log, name, number, topic)), key=itemgetter("time_ns"))

@@ -72,6 +72,14 @@ def start_of(text: str, now: float, zone: tzinfo | None = None) -> StartFrom | N
         return None
 
 
+def brief(seconds: float | None) -> str:
+    """Return a short time, such as a latency: 0.8 ms, 35 ms, 1.2 s."""
+    if seconds is None or not math.isfinite(seconds):
+        return NONE
+    value = seconds * 1000
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{value:.1f} ms" if 0 < value < 10 else f"{value:.0f} ms"
+
+
 def span(seconds: float | None) -> str:
     """Return a length of time: 0 s, 0.4 s, 12 s, 3 min, 2 h 5 min, 4 d 3 h."""
     if seconds is None or not math.isfinite(seconds):

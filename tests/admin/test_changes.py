@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from nsq_ha.admin import AdminClient
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
@@ -14,7 +15,7 @@ from nsq_ha.errors import (
     NoLeaderError,
     TopicNotFoundError,
 )
-from tests.admin.scripted import Scripted, part
+from tests.admin.scripted import Plain, Scripted, part
 from tests.engine.lookups.loopback import LIMIT, hang
 from tests.support.waiting import eventually
 
@@ -183,14 +184,41 @@ async def test_a_leader_is_moved_to_another_replica(
     }
 
 
-async def test_a_node_without_the_data_is_found_by_what_it_leads(cluster: Scripted, admin: AdminClient) -> None:
-    in_sync(cluster, 4150)
-    for fake in (cluster.follower, cluster.leader):
-        fake.answer("/nodes", {"producers": [cluster.peer(4190) | {"partitions": {"other": ["0"]}}]})
-    cluster.leader.answer("/topic/partition/move", b"")
-    cluster.lookups(cluster.body(4150), cluster.body(4190))
-    assert (await admin.move_leader("orders", 0, "127.0.0.1:4190")).tcp_port == 4190
-    assert cluster.leader.queries("/topic/partition/move")[0]["move_to"] == "127.0.0.1:1:4190:7"
+def holders(dev: DevCluster, number: int) -> set[str]:
+    return {dev.leader("orders", number) or "", *dev.followers("orders", number)}
+
+
+async def test_nodes_are_named_by_what_they_hold_and_emptied_for_good() -> None:
+    with await asyncio.to_thread(DevCluster(nsqds=4, time_scale=0.02).__enter__) as dev:
+        dev.create_topic("orders", 2, 3, ordered=True)
+        async with AdminClient(dev.lookupd) as admin:
+            (other,) = {*dev.nsqds} - holders(dev, 0)  # which holds the other partition
+            assert (await admin.move_leader("orders", 0, dev.nsqds[other])).address == dev.nsqds[other]
+            leader = dev.leader("orders", 1) or ""
+            await admin.remove_node(dev.nsqds[leader])
+            assert leader not in holders(dev, 0) | holders(dev, 1)
+
+
+async def test_a_cluster_is_unstable_during_an_upgrade() -> None:
+    with await asyncio.to_thread(DevCluster(time_scale=0.02).__enter__) as dev:
+        async with AdminClient(dev.lookupd) as admin:
+
+            async def is_stable() -> bool:
+                return (await admin.cluster()).stable is True
+
+            await eventually(is_stable, LIMIT)
+            await admin.begin_upgrade()
+            assert not await is_stable()
+            await admin.end_upgrade()
+            assert await is_stable()
+
+
+async def test_a_plain_cluster_removes_and_upgrades_nothing(plain_admin: AdminClient, plain_cluster: Plain) -> None:
+    address = f"127.0.0.1:{plain_cluster.nsqds[0].port + 1}"
+    plain_cluster.lookupds[0].answer("/nodes", {"producers": [plain_cluster.peer(plain_cluster.nsqds[0])]})
+    for change in (plain_admin.begin_upgrade(), plain_admin.end_upgrade(), plain_admin.remove_node(address)):
+        with pytest.raises(ConfigError, match="plain cluster"):
+            await change
 
 
 async def test_a_destination_that_makes_no_sense_is_refused(cluster: Scripted, admin: AdminClient) -> None:
@@ -202,7 +230,8 @@ async def test_a_destination_that_makes_no_sense_is_refused(cluster: Scripted, a
         await admin.move_leader("orders", 0, "127.0.0.1:1")
     for fake in (cluster.follower, cluster.leader):
         fake.answer("/nodes", {"producers": [cluster.peer(4190)]})
-    with pytest.raises(ConfigError, match="leads no partition"):
+    cluster.nsqd.answer("/stats", {"topics": []})
+    with pytest.raises(ConfigError, match="holds no partition"):
         await admin.move_leader("orders", 0, "127.0.0.1:4190")
     with pytest.raises(ConfigError):
         await admin.move_leader("orders", -1)

@@ -157,10 +157,9 @@ async def test_a_refusal_for_good_is_passed_on_with_its_place(cluster: Scripted,
         await asyncio.wait_for(admin.pause_channel("orders", "billing"), LIMIT)
 
 
-@pytest.mark.parametrize("call", ["pause", "unpause", "skip", "unskip", "empty", "delete", "reset"])
+@pytest.mark.parametrize("call", ["pause", "unpause", "skip", "unskip", "empty", "delete"])
 async def test_a_channel_that_no_partition_has_is_an_error(cluster: Scripted, admin: AdminClient, call: str) -> None:
     cluster.lookups(cluster.body(4150, 4150))
-    cluster.nsqd.answer("/channel/setoffset", ABSENT, 404)
     cluster.nsqd.answer("/stats", {"topics": [part(0, "other"), part(1)]})
     with pytest.raises(ChannelNotFoundError, match=r"topic 'orders' has no channel 'billing'$"):
         await asyncio.wait_for(getattr(admin, f"{call}_channel")("orders", "billing"), LIMIT)
@@ -275,7 +274,7 @@ async def test_positions_by_partition_leave_the_others_alone(cluster: Scripted, 
 async def test_an_empty_partition_is_at_every_position(cluster: Scripted, admin: AdminClient) -> None:
     cluster.lookups(cluster.body(4150))
     cluster.nsqd.answer("/channel/setoffset", {"message": "commit log end of file"}, 500)
-    await asyncio.wait_for(admin.reset_channel("orders", "billing"), LIMIT)
+    await asyncio.wait_for(admin.set_offset("orders", "billing", StartFrom.beginning()), LIMIT)
 
 
 @pytest.mark.few(every=2)

@@ -107,7 +107,7 @@ async def test_a_cluster_says_who_leads_and_whether_it_is_stable(cluster: Script
         cluster.follower.url: False,
         cluster.leader.url: True,
     }
-    assert state.loads == (NodeLoad("127.0.0.1:4150", 1.5, 2.5), NodeLoad("127.0.0.1:4160", 1.5, 2.5))
+    assert state.loads == tuple(NodeLoad("127.0.0.1", port, 1.5, 2.5) for port in (4150, 4160))
     cluster.leader.answer("/cluster/stats", {"message": "E_FAILED_ON_NOT_LEADER"}, 400)
     assert (await admin.cluster()).stable is None
     cluster.leader.answer("/cluster/stats", b"<html>")

@@ -79,7 +79,7 @@ async def test_everything_that_an_nsqd_says_is_a_value(cluster: Scripted, admin:
         requeued=1,
         connected_at=1_700_000_000,
         tls=True,
-        compression="snappy",
+        snappy=True,
         tag="t1",
         sample_rate=10,
         tls_version="TLS1.3",

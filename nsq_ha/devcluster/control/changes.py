@@ -189,6 +189,26 @@ class Changes:
         node.drop_replica(partition)
         self._coordinator.refresh(partition)
 
+    # ------------------------------------------------------------ remove
+
+    def remove_node(self, node: HaNsqd) -> None:
+        """Have others copy what a node holds, and take it from the node; what no other has room for stays."""
+        if node in self._coordinator.removing:
+            return
+        self._coordinator.removing.add(node)
+        for partition in [each for each in self._placement.partitions() if node in each.replicas]:
+            others = (each for each in self._coordinator.nsqds if each.reachable and not each.exiting)
+            to = next((each for each in others if each not in partition.replicas), None)
+            if to is None:
+                continue
+            if partition.leader is node:
+                self.move(partition, to)
+            else:
+                partition.replicas.append(to)
+                to.replica_of(partition)
+                self._after(self._timing.copy, functools.partial(self._coordinator.rejoin, partition, to))
+                self._drop(partition, node)
+
     # ------------------------------------------------------------ channels
 
     def register_channels(self, topic: ClusterTopic, channels: frozenset[str]) -> None:

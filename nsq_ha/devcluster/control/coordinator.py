@@ -36,6 +36,8 @@ class Coordinator(Control[HaNsqd, Nsqlookupd]):
         placement: Topics and partitions.
         leading: The leading nsqlookupd. None if there is none.
         last_leading: A failed one whose key has not expired, so that no other can lead. None if there is none.
+        removing: The nsqds that are removed for good.
+        is_upgrading: An operator began an upgrade, and has not ended it.
     """
 
     def __init__(self, host: Host) -> None:
@@ -45,6 +47,8 @@ class Coordinator(Control[HaNsqd, Nsqlookupd]):
         self.last_leading: Nsqlookupd | None = None
         self._timing = host.timing
         self._settled = 0.0
+        self.removing: set[HaNsqd] = set()
+        self.is_upgrading: bool = False
 
     @property
     def stable(self) -> bool:
@@ -52,7 +56,7 @@ class Coordinator(Control[HaNsqd, Nsqlookupd]):
 
         Every node must be registered and every replica in sync, and the leading nsqlookupd must have checked this.
         """
-        if self.host.now() < self._settled:
+        if self.host.now() < self._settled or self.is_upgrading:
             return False
         partitions = self.placement.partitions()
         whole = all(len(p.isr) >= p.topic.options.replicas and not p.stops for p in partitions)

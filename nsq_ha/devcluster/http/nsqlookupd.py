@@ -47,6 +47,7 @@ def lookupd_app(lookupd: Nsqlookupd, coordinator: Coordinator, *, write_without_
         gets(enveloped, named(this.listlookup, this.lookup, this.topics, this.channels, this.nodes, this.info)),
         gets(bare, named(this.cluster_stats)),
         posts(bare, named(this.topic_create, this.topic_delete, this.topic_partition_expand, this.topic_tombstone)),
+        posts(bare, named(this.cluster_node_remove, this.cluster_upgrade_begin, this.cluster_upgrade_done)),
         posts(bare, named(this.topic_partition_move, this.topic_meta_update, this.channel_create, this.channel_delete)),
     )
 
@@ -320,6 +321,21 @@ class _LookupdRoutes:
         if channel not in registered:
             raise HttpError(400, f"channel {channel} not registered")
         self._changes.register_channels(topic, registered - {channel})
+
+    async def cluster_node_remove(self, request: Request) -> None:
+        """``/cluster/node/remove``."""
+        with self._leading(400, _NO_LEADER):
+            self._changes.remove_node(self._node(require(request, "remove_node", "MISSING_ARG")))
+
+    async def cluster_upgrade_begin(self, _request: Request) -> None:
+        """``/cluster/upgrade/begin``."""
+        self._must_lead(400, _NO_LEADER)
+        self._coordinator.is_upgrading = True
+
+    async def cluster_upgrade_done(self, _request: Request) -> None:
+        """``/cluster/upgrade/done``."""
+        self._must_lead(400, _NO_LEADER)
+        self._coordinator.is_upgrading = False
 
     # ------------------------------------------------------------ arguments
 
