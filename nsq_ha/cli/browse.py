@@ -26,7 +26,6 @@ from nsq_ha.admin.browsing import (
     with_plugin,
 )
 from nsq_ha.admin.words import counted
-from nsq_ha.cli.lookup import require_topic
 from nsq_ha.cli.options import PARTITION, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, local_time, picked, print_json, wants_json, warn
 from nsq_ha.cli.running import run
@@ -77,7 +76,6 @@ class BodyForm(click.ParamType["Decode"]):
     metavar="WHERE",
     help=f"{HELP} With --partition also offset:BYTES, count:NUMBER. Default: the latest.",
 )
-@click.option("--around", metavar="WHERE", help="Half of the messages before this place, half after it.")
 @click.option("-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Only this one. May be repeated.")
 @click.option("--key", help="Only the partition to which publishers with murmur3, the default, send this key.")
 @click.option("--contains", "text", default="", help="Only bodies with this text.")
@@ -96,7 +94,6 @@ def browse(
     *,
     count: int,
     start: str | None,
-    around: str | None,
     partitions: tuple[int, ...],
     key: str | None,
     decode: Decode,
@@ -115,17 +112,14 @@ def browse(
 
     Only for a partitioned cluster: a plain (upstream) one shows a message only to a consumer, which takes it away.
     """
-    if start is not None and around is not None:
-        raise click.UsageError("give --from or --around, not both")
-    place = start if start is not None else around
-    begin = LATEST if place is None else going_on(place) or position(place, time.time())
+    begin = LATEST if start is None else going_on(start) or position(start, time.time())
     show = functools.partial(_print_json if wants_json(as_json) else _print_text, topic, decode=decode)
     try:
         check_start(begin, partitions)
         which = {"partitions": partitions, "key": key, "wanted": MessageFilter(**wanted)}
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    work = _browse(cluster, topic, begin, show, which, count=count, is_around=around is not None, follow=follow)
+    work = _browse(cluster, topic, begin, show, which, count=count, follow=follow)
     return NOT_YET if run(work, stopped=0 if follow else None) else 0
 
 
@@ -137,33 +131,24 @@ async def _browse(
     which: dict[str, Any],
     *,
     count: int,
-    is_around: bool,
     follow: bool,
 ) -> bool:
     """Show messages; return whether the look ended before it found any, or all was looked at."""
-    await require_topic(cluster, topic)
     async with cluster.admin() as admin:
         look: Look = functools.partial(browsing.browse, admin, topic, **which)
         is_backward = start.is_backward if isinstance(start, LogPlace) else start == LATEST
-        half = max(1, count // 2) if is_around else count
-        looks = [await look(start, count=half)]
-        newer = looks[0].newer
-        if is_around and looks[0].older:
-            looks.append(await look(LogPlace(looks[0].older, is_backward=True), count=half))
-        shown = sorted((each for found in looks for each in found.messages), key=lambda each: each.message.timestamp_ns)
-        for each in shown:
+        found = await look(start, count=count)
+        for each in found.messages:
             show(each)
-        is_all = which["wanted"] == MessageFilter()
-        notes = tuple(dict.fromkeys(note for found in looks for note in found.notes))
-        _tell(topic, notes, sum(each.read for each in looks), len(shown), is_all=is_all)
-        is_cut = len(shown) < count and any(each.left for each in looks)
+        shown = len(found.messages)
+        _tell(topic, found.notes, found.read, shown, is_all=which["wanted"] == MessageFilter())
+        is_cut = shown < count and found.left > 0
         if is_cut and not follow:
-            on = [LogPlace(looks[-1].older, is_backward=True)] if looks[1:] or is_backward else []
-            on += [] if is_backward else [LogPlace(newer)]
-            click.echo(f"go on with {' or '.join(f'--from {each}' for each in on if each.numbers)}", err=True)
+            on = LogPlace(found.older if is_backward else found.newer, is_backward)
+            click.echo(f"go on with --from {on}", err=True)
         if follow:
-            await _follow(look, show, newer, notes)
-        is_unread = bool(notes) and not any(each.read for each in looks)
+            await _follow(look, show, found.newer, found.notes)
+        is_unread = bool(found.notes) and not found.read
         return (is_cut or is_unread) and not shown
 
 

@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING
 import click
 
 from nsq_ha.admin import AdminClient, ChannelStats
+from nsq_ha.admin.browsing import check_start
 from nsq_ha.admin.reading import FigureRow
-from nsq_ha.cli.lookup import describe_topic, require_topic, tell_silence
-from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, command_of, confirm, yes_option
-from nsq_ha.cli.output import CHANNEL as CHANNEL_COLUMN
-from nsq_ha.cli.output import FIGURES, picked, print_rows
+from nsq_ha.admin.words import some
+from nsq_ha.cli.lookup import channel_rows, describe_topic, require_topic, tell_silence
+from nsq_ha.cli.options import CHANNEL, PARTITION, TOPIC, command_of, confirm, timeout_option, yes_option
+from nsq_ha.cli.output import columns_of, picked, print_rows
 from nsq_ha.cli.running import run
-from nsq_ha.cli.start import HELP, described, positions
-from nsq_ha.errors import ChannelNotFoundError
+from nsq_ha.cli.start import HELP, described, position
+from nsq_ha.errors import ChannelNotFoundError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from nsq_ha.cli.cluster import ClusterAccess
-    from nsq_ha.options.start_from import Start
+    from nsq_ha.options.start_from import StartFrom
 
-_TIMEOUT = click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait until all servers show it.")
+_TIMEOUT = timeout_option()
 
 
 @click.group(short_help="List, create, change and delete channels.")
@@ -45,12 +46,13 @@ def list_channels(topic: str, cluster: ClusterAccess, as_json: bool | None) -> b
     """List the channels of TOPIC, with what waits in them. Exit code 1 if an nsqd does not say what it has."""
     found = run(describe_topic(cluster, topic))
     is_lacking = tell_silence(found)
-    totals, now = found.totals, time.time()
+    rows = channel_rows(found)
     if found.view.is_plain and not found.partitions:  # the first nsqd that gets the topic creates what is listed
         names = run(cluster.ask(lambda admin: admin.channels(topic), topic))
-        totals = tuple(ChannelStats(each, 0, 0, 0, 0, 0, 0, 0, paused=False, skipped=False) for each in names)
-    rows = [FigureRow(topic=topic, channel=each, lag=each.lag(now)) for each in totals]
-    print_rows(rows, _as_dict, [CHANNEL_COLUMN, *FIGURES], as_json=as_json, empty=f"{topic} has no channels")
+        new = (ChannelStats(each, 0, 0, 0, 0, 0, 0, 0, paused=False, skipped=False) for each in names)
+        rows = [FigureRow(topic=topic, channel=each) for each in new]
+    columns = columns_of(rows, by_partition=False, rates=False)
+    print_rows(rows, _as_dict, columns, as_json=as_json, empty=f"{topic} has no channels")
     return is_lacking
 
 
@@ -123,32 +125,40 @@ def delete(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes
     _change(cluster, AdminClient.delete_channel, topic, name, timeout=timeout, done="deleted")
 
 
-def _to(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> Start:
-    return positions(values, time.time())
+def _to(_: click.Context, __: click.Parameter, value: str) -> StartFrom:
+    return position(value, time.time())
 
 
-_TO = click.option(
-    "--to",
-    "start",
-    required=True,
-    multiple=True,
-    callback=_to,
-    metavar="[PARTITION=]WHERE",
-    help=f"{HELP} Or offset:BYTES, or count:NUMBER: these two need a partition, as in 3=offset:1000. May be repeated by"
-    " partition; the other partitions stay where they are.",
+@_command(
+    click.option(
+        "--to",
+        "start",
+        required=True,
+        callback=_to,
+        metavar="WHERE",
+        help=f"{HELP} With --partition also offset:BYTES, count:NUMBER.",
+    ),
+    click.option("-p", "--partition", "only", type=PARTITION, multiple=True, help="Only this one. May be repeated."),
+    _TIMEOUT,
+    yes_option,
+    name="set-offset",
 )
-
-
-@_command(_TO, _TIMEOUT, yes_option, name="set-offset")
-def set_offset(topic: str, name: str, cluster: ClusterAccess, *, start: Start, timeout: float, yes: bool) -> None:
+def set_offset(
+    topic: str, name: str, cluster: ClusterAccess, *, start: StartFrom, only: tuple[int, ...], timeout: float, yes: bool
+) -> None:
     """Move CHANNEL to another position: its consumers get the messages from there on.
 
     Going back delivers messages again, going forward drops those between. Only the partitioned server keeps finished
     messages.
     """
-    where = described(start)
-    confirm(f"Move channel {name} of {topic} to {where}? Messages are delivered again, or dropped.", yes=yes)
-    _change(cluster, AdminClient.set_offset, topic, name, start, timeout=timeout, done="moved", to=f" to {where}")
+    try:
+        check_start(start, only)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    where = f" to {described(start)}{f' in partition {some(map(str, only))}' if only else ''}"
+    confirm(f"Move channel {name} of {topic}{where}? Messages are delivered again, or dropped.", yes=yes)
+    to = dict.fromkeys(only, start) if only else start
+    _change(cluster, AdminClient.set_offset, topic, name, to, timeout=timeout, done="moved", to=where)
 
 
 def _change(

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+QUESTION_TIMEOUT = 2.0
+"""Seconds for one request; longer than the library's limit, since only a person is waiting."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
@@ -127,7 +130,7 @@ class ClusterAccess:
 
         Args:
             question: Asks it.
-            topic: The topic that it concerns; if it does not exist, the error says how to create it. None for none.
+            topic: The topic that it concerns: an error that there is none says which may be meant. None for none.
 
         Raises:
             NsqError: As ``question``.
@@ -138,14 +141,14 @@ class ClusterAccess:
             except TopicNotFoundError as error:
                 if topic is None or "does not exist" not in str(error):
                     raise
-                raise TopicNotFoundError.named(topic) from error
+                raise TopicNotFoundError.named(topic, [each.name for each in await admin.topics()]) from error
 
-    def lookup_client(self, url: str, *, timeout: float) -> LookupClient:
+    def lookup_client(self, url: str) -> LookupClient:
         """Return a client of one nsqlookupd."""
         from nsq_ha import LookupClient
 
         tls = self.lookupd_tls if url.startswith("https:") else None
-        return LookupClient(url, timeout=timeout, lookupd_tls=tls)
+        return LookupClient(url, timeout=QUESTION_TIMEOUT, lookupd_tls=tls)
 
 
 def secret_in(file: str) -> str:

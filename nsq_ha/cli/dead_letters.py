@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
@@ -12,17 +13,7 @@ from nsq_ha import StartFrom
 from nsq_ha.admin.words import counted
 from nsq_ha.base.identity import is_upstream_id
 from nsq_ha.cli.lookup import describe_topic, require_topic
-from nsq_ha.cli.options import (
-    CHANNEL,
-    SECONDS,
-    TOPIC,
-    cluster_options,
-    confirm,
-    json_option,
-    metrics_option,
-    with_options,
-    yes_option,
-)
+from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, command_of, confirm, metrics_option, yes_option
 from nsq_ha.cli.output import clean, explained, print_json, print_table, wants_json, warn
 from nsq_ha.cli.reading import (
     check_channel_of,
@@ -82,9 +73,6 @@ class Which(NamedTuple):
 
 ALL: Final = Which()
 
-SAMPLE: Final = 1000
-"""Messages after which a topic without a dead letter is taken for an ordinary one."""
-
 
 class Sorting(contextlib.AbstractContextManager["Sorting"]):
     """Picks the dead letters that are meant; says once, at the end of its block, how many messages are none.
@@ -92,14 +80,11 @@ class Sorting(contextlib.AbstractContextManager["Sorting"]):
     Args:
         topic: The topic that they come from.
         which: Which are meant.
-        reads_all: Go on, although none of the first :data:`SAMPLE` messages is a dead letter.
     """
 
-    def __init__(self, topic: str, which: Which, *, reads_all: bool = True) -> None:
+    def __init__(self, topic: str, which: Which) -> None:
         self._topic = topic
         self._which = which
-        self._reads_all = reads_all
-        self._has_some = False
         self._others = 0
         self._first = ""
 
@@ -109,23 +94,13 @@ class Sorting(contextlib.AbstractContextManager["Sorting"]):
             warn(f"left out {what} of {self._topic}, such as this: {self._first}")
 
     async def letter_of(self, message: Message) -> DeadLetter | None:
-        """Return the dead letter in a message. None if there is none, or another one is meant.
-
-        Raises:
-            click.ClickException: The topic seems to be an ordinary one.
-        """
+        """Return the dead letter in a message. None if there is none, or another one is meant."""
         try:
             found = DeadLetter.of(await expanded(message))
         except DeadLetterError as error:
             self._others += 1
             self._first = self._first or str(error)
-            if self._others < SAMPLE or self._has_some or self._reads_all:
-                return None
-            raise click.ClickException(
-                f"{self._topic} seems to be no topic of dead letters: none of {SAMPLE:,} messages is one. Name the"
-                " topic that dead_letter_topic= names, or read all messages: --all-messages"
-            ) from error
-        self._has_some = True
+            return None
         return found if self._which.has(message, found) else None
 
 
@@ -172,30 +147,21 @@ _channel_option: Final = click.option(
 )
 
 
-def _with_filters(command: Any) -> Any:  # noqa: ANN401 - a decorator of click
-    return with_options(command, *_FILTERS)
-
-
 @click.group("dead-letters", short_help="List, show and replay dead letters.")
 def dead_letters() -> None:
     """Look at dead letters, and publish them to their topics again."""
 
 
-@dead_letters.command("list")
-@click.argument("topic", type=TOPIC)
-@_with_filters
-@from_option("the oldest")
-@click.option("--all-messages", "reads_all", is_flag=True, help="Go on if the first are no dead letters.")
-@_channel_option
-@cluster_options
-@json_option
+_command: Final = functools.partial(command_of, dead_letters, click.argument("topic", type=TOPIC))
+
+
+@_command(*_FILTERS, from_option("the oldest"), _channel_option, name="list", shows=True)
 def list_letters(
     topic: str,
     cluster: ClusterAccess,
     *,
     start: StartFrom | None,
     channel: str | None,
-    reads_all: bool,
     as_json: bool | None,
     **filters: str | None,
 ) -> None:
@@ -206,7 +172,7 @@ def list_letters(
     """
     is_json = wants_json(as_json)
     keep: Callable[[Message, DeadLetter], Any] = _print if is_json else _row
-    rows = run(_found(cluster, topic, Which(frozenset(), **filters), start, channel, keep=keep, reads_all=reads_all))
+    rows = run(_found(cluster, topic, Which(frozenset(), **filters), start, channel, keep=keep))
     if not is_json:
         print_table(
             ["id", "given up", "from", "channel", "attempts#", "why", "body"],
@@ -233,12 +199,7 @@ def _row(message: Message, letter: DeadLetter) -> tuple[object, ...]:
     )
 
 
-@dead_letters.command("show")
-@click.argument("topic", type=TOPIC)
-@click.argument("ids", type=_ID, nargs=-1, required=True)
-@_channel_option
-@cluster_options
-@json_option
+@_command(click.argument("ids", type=_ID, nargs=-1, required=True), _channel_option, name="show", shows=True)
 def show_letters(
     topic: str, ids: tuple[str, ...], cluster: ClusterAccess, *, channel: str | None, as_json: bool | None
 ) -> None:
@@ -278,7 +239,6 @@ async def _found(
     channel: str | None,
     *,
     keep: Callable[[Message, DeadLetter], _Kept],
-    reads_all: bool = True,
     unread: set[int] | None = None,
 ) -> list[_Kept]:
     """Return what ``keep`` makes of each; a topic may hold more than fit into memory whole."""
@@ -288,7 +248,7 @@ async def _found(
     wanted = set(which.ids)
     scanned = scan(cluster, topic, found, set() if unread is None else unread, channel=channel, start=start)
     async with contextlib.aclosing(scanned) as messages:
-        with Sorting(topic, which, reads_all=reads_all) as sorting:
+        with Sorting(topic, which) as sorting:
             async for message in messages:
                 if (letter := await sorting.letter_of(message)) is not None:
                     rows.append(keep(message, letter))
@@ -307,22 +267,22 @@ def _check_ids(which: Which, *, is_plain: bool) -> None:
 # ---------------------------------------------------------------- replay
 
 
-@dead_letters.command("replay")
-@click.argument("topic", type=TOPIC)
-@click.argument("ids", type=_ID, nargs=-1)
-@_with_filters
-@click.option("--all", "is_all", is_flag=True, help="Replay all that --channel has not replayed yet.")
-@click.option(
-    "--channel",
-    type=CHANNEL,
-    help=f"With --all: the channel that remembers what was replayed. Default: {CHANNEL_OF_REPLAYS}. On a plain"
-    " (upstream) cluster: the channel that holds the dead letters.",
+@_command(
+    click.argument("ids", type=_ID, nargs=-1),
+    *_FILTERS,
+    click.option("--all", "is_all", is_flag=True, help="Replay all that --channel has not replayed yet."),
+    click.option(
+        "--channel",
+        type=CHANNEL,
+        help=f"With --all: the channel that remembers what was replayed. Default: {CHANNEL_OF_REPLAYS}. On a plain"
+        " (upstream) cluster: the channel that holds the dead letters.",
+    ),
+    click.option("--to", "target", type=TOPIC, help="Publish to this topic instead of the one they come from."),
+    click.option("--dry-run", is_flag=True, help="Only print what would be replayed."),
+    click.option("--timeout", type=SECONDS, help="Seconds for each publish. Default: the option publish_timeout, 30."),
+    yes_option,
+    name="replay",
 )
-@click.option("--to", "target", type=TOPIC, help="Publish to this topic instead of the one they come from.")
-@click.option("--dry-run", is_flag=True, help="Only print what would be replayed.")
-@click.option("--timeout", type=SECONDS, help="Seconds for each publish. Default: the option publish_timeout, 30.")
-@yes_option
-@cluster_options
 @metrics_option
 def replay_letters(
     topic: str,

@@ -83,8 +83,6 @@ class WantedTopic(click.ParamType[Wanted]):
 
 
 _PORT = click.IntRange(1, 65534)
-_BYTES = click.IntRange(1, 2**31 - 1)
-_SECONDS = Number(0.001, 2**31)
 
 
 @click.command(short_help="Run a cluster on this machine.")
@@ -116,12 +114,6 @@ _SECONDS = Number(0.001, 2**31)
     default=RETAIN_BYTES,
     help="Bytes of messages that a partition keeps after all its channels finished them. --plain keeps none.",
 )
-@click.option("--max-msg-size", type=_BYTES, help="Bytes of the largest message that the nsqds accept.")
-@click.option("--max-body-size", type=_BYTES, help="Bytes of the largest batch that they accept.")
-@click.option("--max-msg-timeout", type=_SECONDS, help="Seconds for which a message can stay in flight.")
-@click.option("--max-req-timeout", type=_SECONDS, help="Seconds of the longest delay of a requeue.")
-@click.option("--max-heartbeat-interval", type=_SECONDS, help="Seconds of the longest heartbeat interval.")
-@click.option("--max-rdy-count", type=click.IntRange(1), help="Largest RDY of a connection.")
 @click.option("--tls-cert", type=FILE_NAME, help="Certificate of the nsqds, PEM. Clients may then switch to TLS.")
 @click.option("--tls-key", type=FILE_NAME, help="Key of the certificate, PEM. Default: in the file of the certificate.")
 @click.option("--tls-root-ca-file", type=FILE_NAME, help="CA of the certificates of clients, PEM.")

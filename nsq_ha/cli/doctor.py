@@ -116,8 +116,6 @@ async def _examine(
     admin = cluster.admin()
     try:
         facts = await gather(cluster, admin, topic)
-    except TopicNotFoundError as error:
-        raise TopicNotFoundError.named(topic or "") from error
     except ConfigError as error:  # opening an AdminClient compares the nsqlookupds
         report(Finding("agreement of nsqlookupds", "failed", str(error), "remove the addresses of the other cluster"))
         return
@@ -155,12 +153,15 @@ async def gather(cluster: ClusterAccess, admin: AdminClient, topic: str | None) 
         remember(cluster.lookupd, reading)
         if reading.unanswered or not reading.is_fresh:
             return Facts(reading=reading)
+        if topic not in (None, *reading.listed):
+            raise TopicNotFoundError.named(topic or "", reading.listed)
         names = [topic] if topic is not None else sorted(reading.listed)
         chosen = names[:MOST_TOPICS]
-        described = await several(partial(_described, admin, strict=topic is not None), chosen)
+        described = await several(partial(_described, admin), chosen)
         details = {each.view.topic: each for each in described if each is not None}
     stats = reading.stats
-    views = {} if reading.is_plain else dict(zip(chosen, await several(partial(ask_all, cluster), chosen), strict=True))
+    asked = () if reading.is_plain else chosen
+    views = dict(zip(asked, await several(partial(ask_all, cluster, reading.lookupds), asked), strict=True))
     return Facts(
         reading=replace(reading, details=details),
         left_out=len(names) - len(chosen),
@@ -174,14 +175,11 @@ async def gather(cluster: ClusterAccess, admin: AdminClient, topic: str | None) 
     )
 
 
-async def _described(admin: AdminClient, topic: str, *, strict: bool) -> TopicDescription | None:
+async def _described(admin: AdminClient, topic: str) -> TopicDescription | None:
     """Return a description. None if the topic was deleted meanwhile."""
-    try:
+    with contextlib.suppress(TopicNotFoundError):
         return await admin.describe(topic)
-    except TopicNotFoundError:
-        if strict:
-            raise
-        return None
+    return None
 
 
 async def unreachable(stats: ClusterStats) -> dict[str, str]:

@@ -271,7 +271,7 @@ class PubOptions(InputOptions):
     delimiter: bytes = b"\n"
     whole: bool = False
     csv: bool = False
-    csv_separator: str = ","
+    csv_separator: bytes = b","
 
     @property
     def has_keys(self) -> bool:
@@ -303,14 +303,6 @@ def parse_byte(context: click.Context, parameter: click.Parameter, value: str) -
     found = parse_bytes(context, parameter, value) or b""
     if len(found) != 1:
         raise click.BadParameter(f"give one byte, such as \\0 or ';', not {value!r}")
-    return found
-
-
-def parse_character(_: click.Context, __: click.Parameter, value: str) -> str:
-    """Return the character that a text means."""
-    found = "\t" if value == "\\t" else value
-    if len(found) != 1 or found in '"\r\n':
-        raise click.BadParameter(f"give one character, such as ';' or \\t, not {value!r}")
     return found
 
 

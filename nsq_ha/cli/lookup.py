@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from nsq_ha.admin.reading import FigureRow
 from nsq_ha.cli.options import TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import cell, clean, picked, print_json, print_table, wants_json, warn
+from nsq_ha.cli.output import clean, picked, print_json, print_table, wants_json, warn
 from nsq_ha.cli.running import run
 from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
-from nsq_ha.policy.topology import LookupAnswer
+from nsq_ha.policy.topology import LookupAnswer, TopicView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nsq_ha.admin import TopicDescription
+    from nsq_ha.admin import AdminClient, LookupdState, TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
-    from nsq_ha.engine.answers import LookupdList
-    from nsq_ha.policy.topology import Node, TopicMeta
+    from nsq_ha.policy.topology import Node
 
-
-QUESTION_TIMEOUT = 2.0
-"""Seconds for one request; longer than the library's limit, since only a person is waiting."""
 
 NO_NSQD = "no nsqd has the topic yet: the first publish creates it"
 
@@ -58,26 +57,6 @@ class View(NamedTuple):
         """Return the leader's address (None if there is none), and whether it accepts writes."""
         node = self.readable.partitions.get(number)
         return (None, False) if node is None else (node.address, self.writable.partitions.get(number) == node)
-
-
-class FoundTopic(NamedTuple):
-    """A topic.
-
-    Attributes:
-        meta: Its settings. None on a plain cluster.
-        nsqds: The nsqds that have it, on a plain cluster.
-        candidates: Those that would create it, if none has it.
-    """
-
-    meta: TopicMeta | None
-    nsqds: tuple[Node, ...] = ()
-    candidates: tuple[Node, ...] = ()
-
-
-def are_plain(views: Iterable[View]) -> bool:
-    """Return whether some answered, and all of these are of a plain cluster."""
-    answered = [view for view in views if view.error is None]
-    return bool(answered) and all(view.readable.nodes is not None for view in answered)
 
 
 def nsqds_of(views: Iterable[View]) -> tuple[Node, ...]:
@@ -122,41 +101,40 @@ def needs_partitions(option: str, reason: str) -> ConfigError:
     return ConfigError(f"remove {option}: it needs the partitioned server, and plain nsqd {reason}")
 
 
-async def ask_all(cluster: ClusterAccess, topic: str) -> list[View]:
-    """Ask all given nsqlookupds and those that they list; the leading one comes first."""
-    given, listed = await asyncio.gather(  # at the same time: one may hang
-        asyncio.gather(*(_ask(cluster, url, topic) for url in cluster.lookupd)),
-        asyncio.gather(*(_list(cluster, url) for url in cluster.lookupd)),
-    )
-    lists = [found for found in listed if found is not None]
-    others = dict.fromkeys(url for found in lists for url in found.nodes if url not in cluster.lookupd)
-    views = [*given, *await asyncio.gather(*(_ask(cluster, url, topic) for url in others))]
-    leaders = {found.leader for found in lists}
-    views = [view._replace(leads=view.lookupd in leaders) for view in views]
+async def ask_all(cluster: ClusterAccess, lookupds: Iterable[LookupdState], topic: str) -> list[View]:
+    """Ask the nsqlookupds that answer; the leading one comes first."""
+    views = await asyncio.gather(*(_ask(cluster, each, topic) for each in lookupds))
     return sorted(views, key=lambda view: not view.leads)
 
 
-async def require_topic(cluster: ClusterAccess, topic: str) -> FoundTopic:
-    """Return an existing topic, or any topic of a plain cluster, where the first publish creates it.
+async def require_topic(cluster: ClusterAccess, topic: str) -> TopicView:
+    """Return a view of an existing topic, or of any topic of a plain cluster, where the first publish creates it.
+
+    On a plain cluster it has no ``meta``, and the ``leaders`` are the nsqds that have the topic.
 
     Raises:
         TopicNotFoundError: No nsqlookupd that answers knows the topic.
-        LookupUnavailableError: No nsqlookupd answers, or no answer contains the meta.
+        LookupUnavailableError: No nsqlookupd answers, or they name different numbers of partitions.
     """
-    views = await ask_all(cluster, topic)
-    if all(view.error is not None for view in views):
-        raise LookupUnavailableError(
-            "no nsqlookupd gave a usable answer", tuple((v.lookupd, v.error or "") for v in views)
-        )
-    if are_plain(views):
-        candidates = {node.address: node for view in views for node in view.writable.candidates}
-        return FoundTopic(None, nsqds_of(views), tuple(candidates.values()))
-    if is_unknown(views):
-        raise TopicNotFoundError.named(topic)
-    for view in views:
-        if view.readable.meta is not None:
-            return FoundTopic(view.readable.meta)
-    raise LookupUnavailableError(f"no nsqlookupd says how many partitions topic {topic!r} has")
+
+    async def ask(admin: AdminClient) -> TopicView:
+        try:
+            view = await admin.view(topic)
+        except TopicNotFoundError:
+            if not (await admin.cluster()).is_plain:
+                raise
+            return TopicView(topic, None, {}, complete=False, exists=False, is_plain=True)
+        return dataclasses.replace(view, meta=None) if view.is_plain else view
+
+    found = await cluster.ask(ask, topic)
+    _check_number(topic, is_known=found.is_plain or found.meta is not None)
+    return found
+
+
+def _check_number(topic: str, *, is_known: bool) -> None:
+    if not is_known:
+        text = f"the nsqlookupds do not agree how many partitions topic {topic!r} has: try again in some seconds"
+        raise LookupUnavailableError(text)
 
 
 async def describe_topic(cluster: ClusterAccess, topic: str) -> TopicDescription:
@@ -167,11 +145,14 @@ async def describe_topic(cluster: ClusterAccess, topic: str) -> TopicDescription
         LookupUnavailableError: No nsqlookupd answers, or they name different numbers, as while the topic grows.
     """
     found = await cluster.ask(lambda admin: admin.describe(topic), topic)
-    if not (found.partitions or found.view.is_plain):
-        raise LookupUnavailableError(
-            f"the nsqlookupds do not agree how many partitions topic {topic!r} has: try again in some seconds"
-        )
+    _check_number(topic, is_known=bool(found.partitions) or found.view.is_plain)
     return found
+
+
+def channel_rows(found: TopicDescription) -> list[FigureRow]:
+    """Return the figures of the channels of a topic."""
+    now = time.time()
+    return [FigureRow(topic=found.view.topic, channel=each, lag=each.lag(now)) for each in found.totals]
 
 
 def tell_silence(found: TopicDescription) -> bool:
@@ -188,29 +169,23 @@ async def wait_for_nsqd(cluster: ClusterAccess, topic: str, limit: float | None)
     """Wait until an nsqd has a plain topic. Return False if none has it after ``limit`` seconds."""
     loop = asyncio.get_running_loop()
     end = math.inf if limit is None else loop.time() + limit
-    while not nsqds_of(await asyncio.gather(*(_ask(cluster, url, topic) for url in cluster.lookupd))):
+    while not (await require_topic(cluster, topic)).leaders:
         if loop.time() >= end:
             return False
         await asyncio.sleep(min(PAUSE, max(0.0, end - loop.time())))
     return True
 
 
-async def _list(cluster: ClusterAccess, url: str) -> LookupdList | None:
-    async with cluster.lookup_client(url, timeout=QUESTION_TIMEOUT) as client:
-        try:
-            return await client.list_lookupd()
-        except LookupUnavailableError:
-            return None
-
-
-async def _ask(cluster: ClusterAccess, url: str, topic: str) -> View:
-    async with cluster.lookup_client(url, timeout=QUESTION_TIMEOUT) as client:
-        try:
-            readable, writable = await asyncio.gather(client.lookup(topic, "r"), client.lookup(topic, "w"))
-        except LookupUnavailableError as error:
-            nothing = LookupAnswer(url, leads=False, meta=None, partitions={}, exists=False)
-            return View(url, False, nothing, nothing, "; ".join(reason for _, reason in error.causes) or str(error))
-        return View(url, False, readable, writable)
+async def _ask(cluster: ClusterAccess, lookupd: LookupdState, topic: str) -> View:
+    url, leads, error = lookupd.url, lookupd.leads, lookupd.error
+    try:
+        if not error:
+            async with cluster.lookup_client(url) as client:
+                return View(url, leads, *await asyncio.gather(client.lookup(topic, "r"), client.lookup(topic, "w")))
+    except LookupUnavailableError as unavailable:
+        error = "; ".join(reason for _, reason in unavailable.causes) or str(unavailable)
+    nothing = LookupAnswer(url, leads=False, meta=None, partitions={}, exists=False)
+    return View(url, leads, nothing, nothing, error)
 
 
 @click.command(short_help="Compare the answers of all nsqlookupds.")
@@ -227,8 +202,8 @@ def lookup(topic: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     none lists other nsqlookupds. There, differences are normal, and exit code 1 means that one does not answer, or
     that none knows the topic.
     """
-    views = run(ask_all(cluster, topic))
-    is_plain = are_plain(views)
+    state = run(cluster.ask(lambda admin: admin.cluster()))
+    views, is_plain = run(ask_all(cluster, state.lookupds, topic)), state.is_plain
     if wants_json(as_json):
         for view in views:
             print_json(_plain_as_dict(view) if is_plain else _as_dict(view, views))
@@ -237,7 +212,8 @@ def lookup(topic: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     else:
         _print(topic, views)
     if is_unknown(views):
-        raise click.ClickException(str(TopicNotFoundError.named(topic)))
+        names = [each.name for each in run(cluster.ask(lambda admin: admin.topics()))]
+        raise click.ClickException(str(TopicNotFoundError.named(topic, names)))
     return any(view.error is not None for view in views) if is_plain else not agree(views)
 
 
@@ -288,9 +264,9 @@ def _print(topic: str, views: Sequence[View]) -> None:
         return
     different = set(differing(views))
     numbers = [view.partition_num for view in answered]
-    rows = [["partitions", *map(str, numbers), _mark(len(set(numbers)) > 1)]]
+    rows = [["partitions", *map(str, numbers), "differs" if len(set(numbers)) > 1 else ""]]
     rows += [
-        [str(number), *(_leader(view, number) for view in answered), _mark(number in different)]
+        [str(number), *(_leader(view, number) for view in answered), "differs" if number in different else ""]
         for number in partitions_of(answered)
     ]
     print_table([topic, *map(_name, answered), ""], rows)
@@ -308,9 +284,3 @@ def _leader(view: View, number: int) -> str:
     if leader is None:
         return "no leader"
     return leader if writable else f"{leader} (not writable)"
-
-
-def _mark(is_different: bool) -> Any:  # noqa: ANN401 - a cell of rich
-    from rich.text import Text
-
-    return Text("differs", style="bold red") if is_different else cell("")

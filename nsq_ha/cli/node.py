@@ -1,4 +1,4 @@
-"""``nsq-ha node``: list and show nsqds; hide one from those who look a topic up, and show it again."""
+"""``nsq-ha node``: list and show nsqds, hide and remove them, and upgrade the cluster."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import click
 
 from nsq_ha.admin.causes import incidents
 from nsq_ha.admin.incident import OF_CHANNELS
-from nsq_ha.cli.options import SECONDS, TOPIC, command_of, confirm, yes_option
+from nsq_ha.cli.options import TOPIC, command_of, confirm, timeout_option, yes_option
 from nsq_ha.cli.output import FigureColumn, age, clean, number, picked, print_rows, warn
-from nsq_ha.cli.running import run
+from nsq_ha.cli.running import Progress, run
 from nsq_ha.cli.seen import keep, look, recall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from nsq_ha.admin import PartitionStats
-    from nsq_ha.admin.reading import NsqdView, Reading
+    from nsq_ha.admin.reading import NsqdView
     from nsq_ha.cli.cluster import ClusterAccess
 
 
-@click.group(short_help="List nsqds; hide one and show it again.")
+@click.group(short_help="List nsqds; hide, remove and upgrade them.")
 def node() -> None:
-    """List nsqds with their health; hide one from those who look a topic up, and show it again."""
+    """List nsqds with their health; hide one, remove it for good, and upgrade the cluster."""
 
 
 # ---------------------------------------------------------------- list
@@ -44,6 +44,7 @@ def _columns(nsqds: Sequence[NsqdView], now: float) -> list[FigureColumn]:
         FigureColumn(
             "tombstoned for", 2, lambda each: " ".join(each.tombstoned) or None, is_number=False, is_list=True
         ),
+        FigureColumn("bytes", 3, lambda each: number(None if each.said.error else each.size)),
         FigureColumn("up", 4, lambda each: age(each.said.started_at, now)),
         FigureColumn("version", 5, lambda each: each.version or None, is_number=False),
         FigureColumn("HTTP", 6, lambda each: each.said.node.http_url.partition("://")[2], is_number=False),
@@ -54,7 +55,7 @@ def _columns(nsqds: Sequence[NsqdView], now: float) -> list[FigureColumn]:
 
 def _useful(columns: Iterable[FigureColumn], nsqds: Sequence[NsqdView]) -> list[FigureColumn]:
     """Return the columns without those that say nothing about these nsqds."""
-    left_out = {"leads", "follows"} if all(each.said.node.is_plain for each in nsqds) else set()
+    left_out = {"leads", "follows", "bytes"} if all(each.said.node.is_plain for each in nsqds) else set()
     if not any(each.tombstoned for each in nsqds):
         left_out |= {"tombstoned for", "tombstoned"}
     return [column for column in columns if column.name not in left_out]
@@ -68,6 +69,7 @@ def _as_dict(each: NsqdView) -> dict[str, object]:
         "error": each.said.error or None,
         "started_at": each.said.started_at or None,
         **picked(each, "topics", "leads", "follows", "tombstoned"),
+        "bytes": None if each.said.error or each.said.node.is_plain else each.size,
     }
 
 
@@ -81,18 +83,13 @@ def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> bool:
     something is wrong.
     """
     reading = run(cluster.ask(lambda admin: look(cluster, admin)))
-    nsqds = _listed(reading)
+    nsqds = list(reading.nsqds.values())
     empty = "no nsqd is registered at the nsqlookupds"
     found = [each for each in incidents(reading) if each.trouble not in OF_CHANNELS]
     for each in found:
         click.echo(clean(each.sentence(reading.at)), err=True)
     print_rows(nsqds, _as_dict, _columns(nsqds, reading.at), as_json=as_json, empty=empty)
     return any(each.is_bad for each in found) or any(each.health != "OK" for each in nsqds)
-
-
-def _listed(reading: Reading) -> Sequence[NsqdView]:
-    """Return the nsqds that the nsqlookupds list, and those that are missing."""
-    return [each for each in reading.nsqds.values() if each.listed is not None or each.address in reading.absent]
 
 
 # ---------------------------------------------------------------- show
@@ -121,6 +118,7 @@ def held_by(nsqd: NsqdView) -> list[dict[str, Any]]:
             "messages": total(entry.messages for entry in entries),
             "depth": total(entry.unrouted + sum(channel.depth for channel in entry.channels) for entry in entries),
             "clients": total(channel.clients for entry in entries for channel in entry.channels),
+            "bytes": None if is_plain else total(e.size for e in nsqd.said.partitions if e.topic == topic),
             "tombstoned": topic in nsqd.tombstoned,
         }
         for topic, entries in led.items()
@@ -140,6 +138,7 @@ _HELD: Final = (
     FigureColumn("depth", 1, lambda each: number(each["depth"])),
     FigureColumn("clients", 3, lambda each: number(each["clients"])),
     FigureColumn("messages", 4, lambda each: number(each["messages"])),
+    FigureColumn("bytes", 5, lambda each: number(each["bytes"])),
     FigureColumn("tombstoned", 2, lambda each: "yes" if each["tombstoned"] else None, is_number=False),
 )
 
@@ -150,10 +149,10 @@ def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
 
     NSQD is its address for TCP, host:port, as `node list` shows it. Exit code 1 if it does not answer.
     """
-    nsqds = _listed(run(cluster.ask(lambda admin: look(cluster, admin))))
-    each = next((each for each in nsqds if each.address == nsqd), None)
+    nsqds = run(cluster.ask(lambda admin: look(cluster, admin))).nsqds
+    each = nsqds.get(nsqd)
     if each is None:
-        known = ", ".join(clean(other.address) for other in nsqds) or "none"
+        known = ", ".join(map(clean, nsqds)) or "none"
         raise click.ClickException(f"the cluster has no nsqd {clean(nsqd)}; it has {known}")
     title = f"{nsqd}: {each.version}, {each.health}"
     columns, empty = _useful(_HELD, [each]), f"{nsqd} has no topics"
@@ -166,9 +165,7 @@ def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
 
 # ---------------------------------------------------------------- tombstones
 
-_TIMEOUT: Final = click.option(
-    "--timeout", type=SECONDS, default=30.0, help="Seconds to wait until all nsqlookupds show it."
-)
+_TIMEOUT: Final = timeout_option()
 _DELETE: Final = click.option(
     "--delete",
     is_flag=True,
@@ -200,6 +197,37 @@ def restore(nsqd: str, topic: str, cluster: ClusterAccess, *, timeout: float) ->
     """
     run(cluster.ask(lambda admin: admin.restore_node(topic, nsqd, timeout=timeout)))
     click.echo(f"restored {nsqd} for {topic}", err=True)
+
+
+@command_of(
+    node,
+    click.argument("nsqd", metavar="NSQD"),
+    timeout_option(3600.0, "Seconds to wait; the copies go on after that."),
+    yes_option,
+)
+def remove(nsqd: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
+    """Have the cluster copy all that NSQD holds to other nsqds, and wait until it holds nothing: then stop it for good.
+
+    The others must be enough for the replicas of every topic. Only on a partitioned cluster.
+    """
+    confirm(f"Take everything from nsqd {clean(nsqd)}, for good?", yes=yes)
+    with Progress(f"removing {clean(nsqd)}", counts=False):
+        run(cluster.ask(lambda admin: admin.remove_node(nsqd, timeout=timeout)))
+    click.echo(f"{nsqd} holds nothing now: stop it, and then run nsq-ha node forget {nsqd}", err=True)
+
+
+@command_of(node, name="begin-upgrade")
+def begin_upgrade(cluster: ClusterAccess) -> None:
+    """Keep the cluster from copying replicas elsewhere while its nsqds restart one by one, until `end-upgrade`."""
+    run(cluster.ask(lambda admin: admin.begin_upgrade()))
+    click.echo("the upgrade has begun: restart the nsqds one by one, and end it with nsq-ha node end-upgrade", err=True)
+
+
+@command_of(node, name="end-upgrade")
+def end_upgrade(cluster: ClusterAccess) -> None:
+    """Let the cluster replace missing replicas again: the end of `begin-upgrade`."""
+    run(cluster.ask(lambda admin: admin.end_upgrade()))
+    click.echo("the upgrade has ended", err=True)
 
 
 @command_of(node, click.argument("server", metavar="NSQD"))

@@ -130,27 +130,12 @@ def cluster_options(command: _Command) -> _Command:
 
 # ---------------------------------------------------------------- the output
 
-_OUTPUT: Final = (
-    click.option("-o", "--output", type=click.Choice(["json", "table"]), help="The same as --json or --table."),
-    click.option(
-        "--json/--table",
-        "as_json",
-        default=None,
-        help="Print JSON lines, or tables. Default: tables on a terminal, JSON lines elsewhere.",
-    ),
+json_option: Callable[[_Command], _Command] = click.option(
+    "--json/--table",
+    "as_json",
+    default=None,
+    help="Print JSON lines, or tables. Default: tables on a terminal, JSON lines elsewhere.",
 )
-
-
-def json_option(command: _Command) -> _Command:
-    """Add the options that choose the form of the output; the command gets them as ``as_json``."""
-
-    @functools.wraps(command)
-    def call(*arguments: object, output: str | None, as_json: bool | None, **options: Any) -> object:  # noqa: ANN401
-        if output is not None and as_json not in (None, output == "json"):
-            raise click.UsageError(f"give -o {output}, or --{'json' if as_json else 'table'}, not both")
-        return command(*arguments, as_json=as_json if output is None else output == "json", **options)
-
-    return with_options(cast("_Command", call), *_OUTPUT)
 
 
 def command_of(
@@ -173,6 +158,13 @@ def command_of(
 yes_option: Callable[[_Command], _Command] = click.option(
     "-y", "--yes", is_flag=True, help="Do not ask for confirmation."
 )
+
+
+def timeout_option(
+    seconds: float = 30.0, waits: str = "Seconds to wait until all servers show it."
+) -> Callable[[Any], Any]:
+    """Return the option ``--timeout`` of a change."""
+    return click.option("--timeout", type=SECONDS, default=seconds, help=waits)
 
 
 def confirm(question: str, *, yes: bool, reason: str = "this cannot be undone") -> None:

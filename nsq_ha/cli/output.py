@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from nsq_ha.admin.words import span
+from nsq_ha.admin.words import brief, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -231,16 +231,13 @@ def fitting(columns: Sequence[FigureColumn], rows: Sequence[Any], width: int) ->
     return left
 
 
-def print_fitting(
-    columns: Sequence[FigureColumn], rows: Sequence[object], *, title: str | None = None, says_hidden: bool = True
-) -> None:
-    """Print a table with the columns for which the terminal has room.
+def print_fitting(columns: Sequence[FigureColumn], rows: Sequence[object], *, title: str | None = None) -> None:
+    """Print a table with the columns for which the terminal has room, and name the others.
 
     Args:
         columns: All columns.
         rows: What they show.
         title: Stands above.
-        says_hidden: Name the columns for which there is no room.
     """
     from rich.console import Console
 
@@ -258,8 +255,8 @@ def print_fitting(
     drawn = [(column.name, column.is_number, width(column)) for column in chosen]
     console().print(table_of(drawn, ([column.text(row) for column in chosen] for row in rows), title=title))
     hidden = [column.name for column in columns if column not in chosen]
-    if hidden and says_hidden:
-        click.echo(f"hidden, terminal too narrow: {', '.join(hidden)}; -o json has all", err=True)
+    if hidden:
+        click.echo(f"hidden, terminal too narrow: {', '.join(hidden)}; --json has all", err=True)
 
 
 def print_rows(
@@ -270,7 +267,6 @@ def print_rows(
     as_json: bool | None,
     title: str | None = None,
     empty: str = "",
-    says_hidden: bool = True,
 ) -> None:
     """Print rows as JSON lines or as a table, as the user chose.
 
@@ -281,13 +277,12 @@ def print_rows(
         as_json: What the user chose.
         title: Stands above a table.
         empty: Stands instead of a table without rows. An empty text prints the empty table.
-        says_hidden: Name the columns for which there is no room.
     """
     if wants_json(as_json):
         for row in rows:
             print_json(as_dict(row))
     elif rows or not empty:
-        print_fitting(columns, rows, title=title, says_hidden=says_hidden)
+        print_fitting(columns, rows, title=title)
     else:
         click.echo(empty)
 
@@ -307,13 +302,8 @@ def age(at: int, now: float) -> str | None:
 
 
 def latencies(found: Latency | None) -> str | None:
-    """Return the percentiles of a latency, such as ``50%=3ms 99%=1.2s``."""
-    if found is None:
-        return None
-    return " ".join(
-        f"{share * 100:g}%={f'{seconds * 1e3:.0f}ms' if seconds < 1 else f'{seconds:.1f}s'}"
-        for share, seconds in found.percentiles
-    )
+    """Return the percentiles of a latency, such as ``50 % in 3 ms, 99 % in 1.2 s``."""
+    return None if found is None else ", ".join(f"{share * 100:g} % in {brief(s)}" for share, s in found.percentiles)
 
 
 def _count(name: str) -> Callable[[FigureRow], str | None]:
@@ -369,13 +359,11 @@ SORTS: Final[Mapping[str, Callable[[FigureRow], float]]] = {
 """Figures by which rows can be sorted, largest first. ``name`` is the order without them."""
 
 
-def in_order(rows: Iterable[FigureRow], by: str, *, reverse: bool = False) -> list[FigureRow]:
+def in_order(rows: Iterable[FigureRow], by: str) -> list[FigureRow]:
     """Return rows sorted by a figure of :data:`SORTS`, largest first, or by ``name``."""
     named = sorted(
         rows, key=lambda row: (row.topic, row.name, -1 if row.partition is None else row.partition, row.nsqd or "")
     )
     if by != "name":
-        named.sort(key=SORTS[by], reverse=not reverse)
-    elif reverse:
-        named.reverse()
+        named.sort(key=SORTS[by], reverse=True)
     return named

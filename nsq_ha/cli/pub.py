@@ -19,11 +19,10 @@ from nsq_ha.cli.inputs import (
     message_of,
     parse_byte,
     parse_bytes,
-    parse_character,
     parse_headers,
 )
 from nsq_ha.cli.lines import Line, read_lines
-from nsq_ha.cli.lookup import FoundTopic, needs_partitions, require_topic
+from nsq_ha.cli.lookup import needs_partitions, require_topic
 from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, Number, cluster_options, metrics_option
 from nsq_ha.cli.output import explained, print_json
 from nsq_ha.cli.running import Progress, run
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.message import OutgoingMessage, Receipt
     from nsq_ha.options.keywords import ProducerOptions
-    from nsq_ha.policy.topology import TopicMeta
+    from nsq_ha.policy.topology import TopicMeta, TopicView
 
 _TAIL_GROWTH: Final = 8
 """How much longer a line of tail may be than its message; control characters take six bytes."""
@@ -56,8 +55,8 @@ _TAIL_GROWTH: Final = 8
     "--csv-separator",
     default=",",
     show_default=False,
-    metavar="CHARACTER",
-    callback=parse_character,
+    metavar="BYTE",
+    callback=parse_byte,
     help="Character between the fields of CSV. Default: a comma.",
 )
 @click.option("--whole", is_flag=True, help="Publish the whole standard input as one message.")
@@ -127,6 +126,11 @@ def pub(topic: str, cluster: ClusterAccess, **options: object) -> bool:
 async def _pub(topic: str, cluster: ClusterAccess, stream: BinaryIO, options: PubOptions) -> int:
     found = await require_topic(cluster, topic)
     _check(topic, found, options)
+    if found.is_plain and not found.leaders and not await cluster.ask(lambda admin: admin.nodes()):
+        raise TopicNotFoundError(
+            "no nsqlookupd lists an nsqd to publish to: start nsqd with the option -lookupd-tcp-address; one that"
+            " already runs registers again within 30 s after nsqlookupd was restarted"
+        )
     chosen: ProducerOptions = {"trace": True} if options.trace else {}
     async with cluster.producer(options.timeout, **chosen) as producer:
         publisher = LinePublisher(producer, topic, found.meta, options)
@@ -147,17 +151,17 @@ async def _pub(topic: str, cluster: ClusterAccess, stream: BinaryIO, options: Pu
 def _pieces(stream: BinaryIO, options: PubOptions, most: int) -> AsyncIterator[list[Line]]:
     """Return the pieces of the input that become messages, those of one read together."""
     if options.csv:
-        return csv_rows(read_lines(stream, most), options.csv_separator, most)
+        return csv_rows(read_lines(stream, most), options.csv_separator.decode("latin-1"), most)
     # What tail prints of a message is longer than the message: base64, names and escapes.
     limit = most * _TAIL_GROWTH if options.from_tail else most
     return read_lines(stream, limit, None if options.whole else options.delimiter)
 
 
-def _check(topic: str, found: FoundTopic, options: PubOptions) -> None:
+def _check(topic: str, found: TopicView, options: PubOptions) -> None:
     """Reject options with which every line would fail."""
     meta = found.meta
     if meta is None:
-        _check_plain(found, options)
+        _check_plain(options)
         return
     if options.defer is not None:
         raise ConfigError("remove --defer: the partitioned server cannot delay a message")
@@ -169,7 +173,7 @@ def _check(topic: str, found: FoundTopic, options: PubOptions) -> None:
         raise ConfigError(f"topic {topic!r} is not extended: its messages cannot have headers or a tag")
 
 
-def _check_plain(found: FoundTopic, options: PubOptions) -> None:
+def _check_plain(options: PubOptions) -> None:
     for option in options.given("key", "key_field", "key_delimiter"):
         raise needs_partitions(option, "has no keys")
     for option in options.given("partition", "tag"):
@@ -178,11 +182,6 @@ def _check_plain(found: FoundTopic, options: PubOptions) -> None:
         raise needs_partitions("--trace", "has no trace ids")
     if options.headers:
         raise needs_partitions("--header", "has no headers")
-    if not found.nsqds and not found.candidates:
-        raise TopicNotFoundError(
-            "no nsqlookupd lists an nsqd to publish to: start nsqd with the option -lookupd-tcp-address; one that"
-            " already runs registers again within 30 s after nsqlookupd was restarted"
-        )
 
 
 class LinePublisher:

@@ -19,7 +19,7 @@ import click
 from nsq_ha import StartFrom
 from nsq_ha.admin.words import counted
 from nsq_ha.base.threads import in_thread
-from nsq_ha.cli.lookup import NO_NSQD, FoundTopic, describe_topic, needs_partitions, require_topic, wait_for_nsqd
+from nsq_ha.cli.lookup import NO_NSQD, describe_topic, needs_partitions, require_topic, wait_for_nsqd
 from nsq_ha.cli.options import PARTITION, SECONDS
 from nsq_ha.cli.output import explained, warn
 from nsq_ha.cli.start import from_option
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nsq_ha.admin import PartitionDescription, TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.options.keywords import ConsumerOptions
+    from nsq_ha.policy.topology import TopicView
 
 
 _MOST_EXPANDED: Final = 16 * 1024 * 1024
@@ -84,7 +85,7 @@ class Selection:
             raise needs_partitions("--partition", "has no partitions")
         if self.start is not None:
             raise needs_partitions("--from", "has no start positions")
-        if not found.nsqds:
+        if not found.leaders:
             click.echo(f"waiting for {topic}: {NO_NSQD}", err=True)
             if not await wait_for_nsqd(cluster, topic, self.idle):
                 return None
@@ -249,7 +250,7 @@ def own_channel(word: str) -> str:
 async def scan(
     cluster: ClusterAccess,
     topic: str,
-    found: FoundTopic,
+    found: TopicView,
     unread: set[int],
     *,
     channel: str | None = None,

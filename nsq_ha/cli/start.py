@@ -1,13 +1,9 @@
-"""Where to start: the option ``--from``, and the positions to which a channel is moved.
-
-The invariant: a position that only means something in one partition is given by partition.
-"""
+"""Where to start: the option ``--from``, and the positions to which a channel is moved."""
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,14 +11,12 @@ import click
 
 from nsq_ha.admin.words import start_of
 from nsq_ha.errors import ConfigError
-from nsq_ha.options.checks import MAX_PARTITION_ID
 from nsq_ha.options.language import option
 from nsq_ha.options.start_from import Start, StartFrom
 
 if TYPE_CHECKING:
     _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_BY_PARTITION: Final = re.compile(r"([0-9]{1,6})=(.*)")
 _COUNTED: Final = ("offset:", "count:")
 _WORDS: Final = {StartFrom.beginning(): "beginning", StartFrom.end(): "end"}
 _FORMS: Final = (
@@ -55,38 +49,8 @@ def from_option(default: str) -> Callable[[_Command], _Command]:
     return click.option("--from", "start", callback=parse_start, metavar="WHERE", help=f"{HELP} Default: {default}.")
 
 
-# ---------------------------------------------------------------- channels
-
-
-def positions(texts: Iterable[str], now: float) -> Start:
-    """Return one position for all partitions, or positions by partition.
-
-    Args:
-        texts: One position, or several of the form ``PARTITION=POSITION``.
-        now: The time in Unix seconds.
-
-    Raises:
-        click.BadParameter: A text names no position, or they do not fit each other.
-    """
-    found: dict[int | None, StartFrom] = {}
-    for text in texts:
-        match = _BY_PARTITION.fullmatch(text)
-        partition, where = (None, text) if match is None else (int(match[1]), match[2])
-        if partition is not None and partition > MAX_PARTITION_ID:
-            raise click.BadParameter(f"a partition is 0..{MAX_PARTITION_ID}, not {partition}")
-        if partition is None and where.startswith(_COUNTED):
-            raise click.BadParameter(f"{where} is a position in one partition: write PARTITION={where}")
-        if partition in found or (found and (partition is None or None in found)):
-            raise click.BadParameter("give one position, or one for each partition")
-        found[partition] = position(where, now)
-    by_partition = {number: where for number, where in found.items() if number is not None}
-    return by_partition or found[None]
-
-
-def described(start: Start) -> str:
-    """Return a position, or positions by partition, as people write them; times in local time."""
-    if isinstance(start, Mapping):
-        return ", ".join(f"{partition}={described(where)}" for partition, where in start.items())
+def described(start: StartFrom) -> str:
+    """Return a position as people write it; a time in local time."""
     if start in _WORDS:
         return _WORDS[start]
     if start.kind == "timestamp":

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import click
+import msgspec
 
 from nsq_ha.admin.causes import incidents
 from nsq_ha.admin.reading import connections_of
@@ -73,7 +74,7 @@ async def _stat(cluster: ClusterAccess, options: StatOptions) -> bool:
                 warn(found)
                 continue
             if options.topic not in (None, *found.names):
-                raise TopicNotFoundError.named(options.topic or "")
+                raise TopicNotFoundError.named(options.topic or "", found.names)
             lacks = tell_lacking(found, options.topic)
             if options.clients:
                 lacks |= _print_clients(found, options)
@@ -148,7 +149,6 @@ def _print_rows(reading: Reading, options: StatOptions) -> None:
         as_json=options.as_json,
         title=now.astimezone().strftime("%H:%M:%S") if options.watch else None,
         empty="no topics" if options.channel is None else "no channels",
-        says_hidden=not options.watch,
     )
 
 
@@ -161,7 +161,7 @@ def _print_clients(reading: Reading, options: StatOptions) -> bool:
     def as_dict(each: tuple[FigureRow, ClientStats]) -> dict[str, object]:
         row, client = each
         place = {"topic": row.topic, "channel": row.name, **picked(row, "partition", "nsqd")}
-        return place | dataclasses.asdict(client)
+        return place | msgspec.structs.asdict(client)
 
     if unlisted:
         warn(f"too many connections to list are at nsqd {', '.join(unlisted)}")

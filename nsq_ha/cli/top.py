@@ -53,7 +53,6 @@ _ERASE: Final = ("\x7f", "\b")
 @click.argument("pattern", required=False, default="")
 @click.option("-i", "--interval", type=SECONDS, default=2.0, help="Seconds between two samples.")
 @click.option("-s", "--sort", type=click.Choice(ORDERS), default="name", help="Order of the rows.")
-@click.option("-r", "--reverse", "is_reversed", is_flag=True, help="Reverse the order.")
 @click.option("-p", "--partitions", "by_partition", is_flag=True, help="A row for each partition (plain: each nsqd).")
 @click.option("-c", "--clients", is_flag=True, help="Show how many consumers take no more though messages wait.")
 @click.option("-n", "--count", type=click.IntRange(1), help="End after this many samples.")
@@ -155,7 +154,6 @@ class Screen:
         name: What is looked at, such as the address.
         interval: Seconds between two samples.
         sort: The order of the rows, one of :data:`ORDERS`.
-        is_reversed: The order is turned round.
         by_partition: A row for each partition, not for each channel.
         clients: The consumers are read, too.
         pattern: Only rows whose ``topic/channel`` matches; empty for all.
@@ -167,7 +165,6 @@ class Screen:
     name: str
     interval: float
     sort: str = "name"
-    is_reversed: bool = False
     by_partition: bool = False
     clients: bool = False
     pattern: str = ""
@@ -201,8 +198,6 @@ class Screen:
             return False
         if key == "s":
             self.sort = ORDERS[(ORDERS.index(self.sort) + 1) % len(ORDERS)]
-        elif key == "r":
-            self.is_reversed = not self.is_reversed
         elif key == "p":
             self.by_partition = not self.by_partition
             self.first = 0
@@ -230,7 +225,7 @@ class Screen:
         rows = self.reading.parts if self.by_partition else self.reading.rows
         pattern = self.pattern if any(char in self.pattern for char in "*?[") else f"*{self.pattern}*"
         chosen = [row for row in rows if fnmatch.fnmatchcase(f"{row.topic}/{row.name}", pattern)]
-        return in_order(chosen, self.sort, reverse=self.is_reversed)
+        return in_order(chosen, self.sort)
 
     def render(self, width: int, height: int, clock: float) -> Group:
         """Return the display for a terminal.
@@ -313,11 +308,9 @@ class Screen:
 
         if self.is_typing:
             return Text(f"filter: {clean(self.pattern)}_  (Enter ends it)", style="reverse")
-        order = f"{self.sort}{' reversed' if self.is_reversed else ''}"
         keys = [
             "q quit",
-            f"s sort: {order}",
-            "r reverse",
+            f"s sort: {self.sort}",
             f"p {'channels' if self.by_partition else 'partitions'}",
             f"/ filter{f': {clean(self.pattern)}' if self.pattern else ''}",
             "j k scroll",

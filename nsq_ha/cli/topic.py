@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+import msgspec
 
-from nsq_ha.admin.reading import FigureRow
 from nsq_ha.admin.topics import MAX_REPLICAS, USUAL_REPLICAS, settings_of
 from nsq_ha.admin.words import counted, partly, some
-from nsq_ha.cli.lookup import NO_NSQD, describe_topic, tell_silence
-from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, command_of, confirm, json_option, yes_option
+from nsq_ha.cli.lookup import NO_NSQD, channel_rows, describe_topic, tell_silence
+from nsq_ha.cli.options import PARTITION, TOPIC, command_of, confirm, timeout_option, yes_option
 from nsq_ha.cli.output import (
     FigureColumn,
+    age,
     clean,
     columns_of,
-    in_order,
     number,
     picked,
     print_fitting,
     print_json,
+    print_rows,
     print_table,
     wants_json,
 )
@@ -50,20 +52,14 @@ def _replicas(entry: PartitionDescription) -> str | None:
     return " ".join(tcp_address(name) or name for name in entry.replicas) or None
 
 
-def _bytes(entry: PartitionDescription) -> str | None:
-    return number(entry.stats.end_offset - entry.stats.begin_offset) if entry.stats else None
-
-
 _PARTITION_COLUMNS: Final = (
     FigureColumn("partition", 0, lambda entry: str(entry.partition)),
     FigureColumn("leader", 1, _leader, is_number=False),
     FigureColumn("writable", 3, lambda entry: "yes" if entry.writable else "no", is_number=False),
     FigureColumn("in sync", 2, _replicas, is_number=False, is_list=True),
     FigureColumn("messages", 4, lambda entry: number(getattr(entry.stats, "messages", None))),
-    FigureColumn("bytes", 5, _bytes),
+    FigureColumn("bytes", 5, lambda entry: number(getattr(entry.stats, "size", None))),
 )
-
-_CHANNEL_COLUMNS: Final = ("channel", "part", "nsqd", "depth", "in flight", "deferred", "clients", "state")
 
 
 @click.group(short_help="List, create, change and delete topics.")
@@ -72,16 +68,11 @@ def topic() -> None:
 
 
 _command = partial(command_of, topic, click.argument("name", type=TOPIC))
-_TIMEOUT = click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for all nsqds.")
 
 
-@topic.command()
-@click.argument("name", type=TOPIC)
-@click.argument("partitions", type=click.IntRange(1, MAX_PARTITIONS))
-@click.option("--timeout", type=SECONDS, default=150.0, help="Seconds to wait for the leaders.")
-@yes_option
-@cluster_options
-@json_option
+@_command(
+    click.argument("partitions", type=click.IntRange(1, MAX_PARTITIONS)), timeout_option(150.0), yes_option, shows=True
+)
 def expand(
     name: str, partitions: int, cluster: ClusterAccess, *, timeout: float, yes: bool, as_json: bool | None
 ) -> None:
@@ -98,25 +89,30 @@ def expand(
     _print_leaders(view, f"{name}: {view.partition_num} partitions", as_json=as_json)
 
 
-@topic.command()
-@click.argument("name", type=TOPIC)
-@click.option("-r", "--replicas", type=click.IntRange(1, MAX_REPLICAS), help="Replicas of each partition.")
-@click.option(
-    "--retention-days", type=click.IntRange(0), help="Days for which messages are kept; 0 for the server's default."
+def _kept(least: int, default: str) -> tuple[Callable[[Any], Any], ...]:
+    """Return the options of what the server has a default for."""
+    texts = {
+        "--retention-days": "Days for which messages are kept",
+        "--sync-every": "Messages between syncs of the disk",
+    }
+    return tuple(
+        click.option(name, type=click.IntRange(least), help=f"{text}{default}.") for name, text in texts.items()
+    )
+
+
+@_command(
+    click.option("-r", "--replicas", type=click.IntRange(1, MAX_REPLICAS), help="Replicas of each partition."),
+    *_kept(0, "; 0 for the server's default"),
+    click.option("--extended", is_flag=True, help="Let messages have headers and a tag. It cannot be taken back."),
+    click.option(
+        "--register-channels/--no-register-channels",
+        default=None,
+        help="Channels must be created before a consumer can use them. Switching it on deletes all that exist.",
+    ),
+    timeout_option(60.0),
+    yes_option,
+    shows=True,
 )
-@click.option(
-    "--sync-every", type=click.IntRange(0), help="Messages after which the disk is synced; 0 for the server's default."
-)
-@click.option("--extended", is_flag=True, help="Let messages have headers and a tag. It cannot be taken back.")
-@click.option(
-    "--register-channels/--no-register-channels",
-    default=None,
-    help="Channels must be created before a consumer can use them. Switching it on deletes all that exist.",
-)
-@click.option("--timeout", type=SECONDS, default=60.0, help="Seconds to wait until all show it.")
-@yes_option
-@cluster_options
-@json_option
 def update(
     name: str,
     cluster: ClusterAccess,
@@ -148,13 +144,15 @@ def update(
         print_table(columns, [tuple(settings.values())], title=f"updated {name}")
 
 
-@topic.command("move-leader")
-@click.argument("name", type=TOPIC)
-@click.argument("partition", type=PARTITION)
-@click.option("--to", metavar="HOST:PORT", help="TCP address of the nsqd that shall lead. Default: another replica.")
-@click.option("--timeout", type=SECONDS, default=60.0, help="Seconds to wait until it leads.")
-@cluster_options
-@json_option
+@_command(
+    click.argument("partition", type=PARTITION),
+    click.option(
+        "--to", metavar="HOST:PORT", help="TCP address of the nsqd that shall lead. Default: another replica."
+    ),
+    timeout_option(60.0),
+    name="move-leader",
+    shows=True,
+)
 def move_leader(
     name: str, partition: int, cluster: ClusterAccess, *, to: str | None, timeout: float, as_json: bool | None
 ) -> None:
@@ -170,7 +168,7 @@ def move_leader(
         click.echo(f"{name}-{partition} is now led by {leader.address}")
 
 
-@_command(_TIMEOUT)
+@_command(timeout_option())
 def pause(name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Hold the messages of the plain topic NAME back from its channels, until `resume`. Publishing goes on.
 
@@ -180,14 +178,14 @@ def pause(name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     click.echo(f"paused {name}", err=True)
 
 
-@_command(_TIMEOUT)
+@_command(timeout_option())
 def resume(name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Let the messages of the paused plain topic NAME go to its channels."""
     _change(cluster, name, f"resuming {name}", lambda admin: admin.unpause_topic(name, timeout=timeout))
     click.echo(f"resumed {name}", err=True)
 
 
-@_command(_TIMEOUT, yes_option)
+@_command(timeout_option(), yes_option)
 def empty(name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
     """Drop the messages of the plain topic NAME that are in no channel yet.
 
@@ -209,32 +207,26 @@ def empty(name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> No
     click.echo(f"emptied {name}: dropped {counted(dropped, 'message')} that no channel had; {keep}", err=True)
 
 
-@topic.command()
-@click.argument("name", type=TOPIC)
-@click.option("-p", "--partitions", type=click.IntRange(1, MAX_PARTITIONS), default=1, help="Number of partitions.")
-@click.option(
-    "-r",
-    "--replicas",
-    type=click.IntRange(1, MAX_REPLICAS),
-    help="Replicas of each partition. Default: 3, or the number of nodes.",
+@_command(
+    click.option("-p", "--partitions", type=click.IntRange(1, MAX_PARTITIONS), default=1, help="Number of partitions."),
+    click.option(
+        "-r",
+        "--replicas",
+        type=click.IntRange(1, MAX_REPLICAS),
+        help="Replicas of each partition. Default: 3, or the number of nodes.",
+    ),
+    click.option("--ordered", is_flag=True, help="Consumers read in order; messages need a key."),
+    click.option("--extended", is_flag=True, help="Messages may have headers and a tag."),
+    click.option(
+        "--multi-part/--no-multi-part",
+        default=None,
+        help="Allow several partitions on a node. Default: only if there are too few nodes.",
+    ),
+    *_kept(1, ". Default: the server's"),
+    click.option("--register-channels", is_flag=True, help="Channels must be created before a consumer can use them."),
+    timeout_option(150.0),
+    shows=True,
 )
-@click.option("--ordered", is_flag=True, help="Consumers read in order; messages need a key.")
-@click.option("--extended", is_flag=True, help="Messages may have headers and a tag.")
-@click.option(
-    "--multi-part/--no-multi-part",
-    default=None,
-    help="Allow several partitions on a node. Default: only if there are too few nodes.",
-)
-@click.option(
-    "--retention-days", type=click.IntRange(1), help="Days for which messages are kept. Default: the server's."
-)
-@click.option(
-    "--sync-every", type=click.IntRange(1), help="Messages after which the disk is synced. Default: the server's."
-)
-@click.option("--register-channels", is_flag=True, help="Channels must be created before a consumer can use them.")
-@click.option("--timeout", type=SECONDS, default=150.0, help="Seconds to wait until it is usable.")
-@cluster_options
-@json_option
 def create(name: str, cluster: ClusterAccess, as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
     """Create the topic NAME and wait until every partition has a leader.
 
@@ -255,15 +247,16 @@ def create(name: str, cluster: ClusterAccess, as_json: bool | None, **options: A
 
 @command_of(topic, name="list", shows=True)
 def list_topics(cluster: ClusterAccess, as_json: bool | None) -> None:
-    """List all topics: partitions, messages, what waits in their channels. For rates: `top`."""
+    """List all topics: partitions, messages, what waits in their channels, bytes at the leaders. For rates: `top`."""
     reading = run(cluster.ask(lambda admin: look(cluster, admin)))
-    names = ("topic", "ordered", "extended", "partitions", "messages", "depth")
+    names = ("topic", "ordered", "extended", "partitions", "messages", "depth", "bytes")
     rows = []
     for each in reading.names:
         info, stats = reading.listed.get(each, TopicInfo(each)), reading.topics.get(each)
         held = None if reading.is_plain else len(reading.partitions(each))
         depth = sum(row.depth or 0 for row in reading.by_topic.get(each, ()))
-        figures = (None, None) if stats is None else (stats.messages, depth)
+        size = None if reading.is_plain or stats is None else stats.size
+        figures = (None, None, None) if stats is None else (stats.messages, depth, size)
         rows.append((each, info.ordered, info.extend_support, held, *figures))
     if wants_json(as_json):
         for values in rows:
@@ -274,9 +267,9 @@ def list_topics(cluster: ClusterAccess, as_json: bool | None) -> None:
 
 @_command(shows=True)
 def describe(name: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
-    """Show partitions, leaders, replicas, channels and depths of the topic NAME.
+    """Show partitions, leaders, replicas, channels and depths of the topic NAME; on a plain (upstream) cluster, nsqds.
 
-    On a plain (upstream) cluster, show the channels and depths of each nsqd that has it.
+    The channels of each partition, or nsqd: `stat --partitions`.
 
     Exit code 1 if an nsqd does not say what it has.
     """
@@ -284,10 +277,41 @@ def describe(name: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     is_lacking = tell_silence(found)
     if wants_json(as_json):
         print_json(_as_dict(found))
-    elif found.view.is_plain:
-        _print_plain(found)
     else:
-        _print_description(found)
+        (_print_plain if found.view.is_plain else _print_description)(found)
+        rows = channel_rows(found)
+        print_fitting(columns_of(rows, by_partition=False, rates=False), rows)
+    return is_lacking
+
+
+_PRODUCER_COLUMNS: Final = (
+    FigureColumn("address", 0, lambda each: each["address"], is_number=False),
+    FigureColumn("library", 1, lambda each: each["user_agent"] or None, is_number=False),
+    FigureColumn("nsqd", 2, lambda each: each["nsqd"], is_number=False),
+    FigureColumn("partition", 3, lambda each: None if each["partition"] is None else str(each["partition"])),
+    FigureColumn("published", 0, lambda each: number(each["messages"])),
+    FigureColumn("failed", 1, lambda each: number(each["failed"])),
+    FigureColumn("last", 2, lambda each: age(each["last_at"], time.time())),
+)
+
+
+@_command(shows=True)
+def producers(name: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
+    """List the connections that publish to the topic NAME, as the nsqds report them.
+
+    A plain (upstream) nsqd does not tell how many failed, and when the last one was.
+
+    Exit code 1 if an nsqd does not say what it has.
+    """
+    found = run(cluster.ask(lambda admin: admin.describe(name, clients=True), name))
+    rows = [
+        {"nsqd": _leader(entry), "partition": None if found.view.is_plain else entry.partition}
+        | msgspec.structs.asdict(each)
+        for entry in found.partitions
+        for each in (entry.stats.producers if entry.stats else ())
+    ]
+    is_lacking = tell_silence(found)
+    print_rows(rows, dict, _PRODUCER_COLUMNS, as_json=as_json, empty=f"nobody is connected who published to {name}")
     return is_lacking
 
 
@@ -298,7 +322,7 @@ def delete(name: str, cluster: ClusterAccess, *, yes: bool) -> None:
     On a plain (upstream) cluster, stop its producers and consumers first: they would create it again.
     """
     confirm(f"Delete topic {name} with all its messages?", yes=yes)
-    run(cluster.ask(lambda admin: admin.delete_topic(name)))
+    run(cluster.ask(lambda admin: admin.delete_topic(name), name))
     click.echo(f"deleted {name}", err=True)
 
 
@@ -374,19 +398,6 @@ def _print_leaders(view: TopicView, title: str, *, as_json: bool | None) -> None
         print_table(["partition#", "leader"], list(leaders.items()), title=title)
 
 
-def _print_channels(found: TopicDescription) -> None:
-    """Print the figures of each channel by partition, or by nsqd of a plain topic."""
-    topic, is_plain = found.view.topic, found.view.is_plain
-    rows = [
-        FigureRow(topic=topic, partition=None if is_plain else entry.partition, nsqd=_leader(entry), channel=channel)
-        for entry in found.partitions
-        for channel in (entry.stats.channels if entry.stats else ())
-    ]
-    if rows:
-        columns = {each.name: each for each in columns_of(rows, by_partition=True, rates=False)}
-        print_fitting([columns[name] for name in _CHANNEL_COLUMNS if name in columns], in_order(rows, "name"))
-
-
 def _print_plain(found: TopicDescription) -> None:
     if not found.partitions:
         click.echo(f"{found.view.topic}: {NO_NSQD}")
@@ -399,7 +410,6 @@ def _print_plain(found: TopicDescription) -> None:
     state = f", {partly('paused', paused, len(rows))}" if paused else ""
     title = f"{found.view.topic}: {counted(len(rows), 'nsqd')}{state}"
     print_table(["nsqd", "messages since its start#", "without channel#"], rows, title=title)
-    _print_channels(found)
 
 
 def _print_description(found: TopicDescription) -> None:
@@ -409,6 +419,5 @@ def _print_description(found: TopicDescription) -> None:
     kinds = [word for name, word in words.items() if settings[name]]
     title = ", ".join([counted(len(found.partitions), "partition"), *replicas, *kinds])
     print_fitting(_PARTITION_COLUMNS, found.partitions, title=f"{found.view.topic}: {title}")
-    _print_channels(found)
     if found.note:
         click.echo(clean(found.note))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsq_ha.admin.trace_lines import trace_lines
+from nsq_ha.admin.trace_lines import events_of
 from nsq_ha.base.identity import partition_of
 from nsq_ha.cli.dead_letters import MessageId
 from nsq_ha.cli.lookup import require_topic
@@ -32,7 +31,7 @@ from nsq_ha.cli.start import from_option
 from nsq_ha.errors import NsqError, SparkUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable
 
     from pyspark.sql import SparkSession
 
@@ -75,20 +74,6 @@ class MessageLife:
         return next((each["offset"] for each in self.events if each.get("offset") is not None), None)
 
 
-def events_of(paths: Iterable[Path], number: int, topic: str | None, *, by_trace: bool) -> list[dict[str, Any]]:
-    """Return the events of one message in trace logs, by time.
-
-    Args:
-        paths: The logs, as ``nsq_ha.tracelog`` writes them. Other lines are ignored.
-        number: The internal id, or the trace id.
-        topic: Only this topic. None for any.
-        by_trace: ``number`` is a trace id.
-    """
-    name = "trace_id" if by_trace else "internal_id"
-    found = (entry for path in paths for entry in trace_lines(path, name, number, topic))
-    return sorted(found, key=itemgetter("time_ns"))
-
-
 @click.command("message")
 @click.argument("number", metavar="ID", type=MessageId())
 @click.option("--trace-id", "by_trace", is_flag=True, help="ID is a trace id, not an internal id.")
@@ -117,7 +102,7 @@ def message(
     if offline and not logs:
         raise click.UsageError("--offline needs --log")
     with failures():
-        events = events_of(logs, number, topic, by_trace=by_trace)
+        events = events_of(logs, "trace_id" if by_trace else "internal_id", number, topic)
     known = topic or next((event["topic"] for event in events if event.get("topic")), None)
     if known is None and not logs:
         raise click.UsageError("give --topic, --log, or both")
@@ -241,14 +226,7 @@ def _checked(_: click.Context, __: click.Parameter, logs: tuple[str, ...]) -> tu
     return logs
 
 
-def _count(_: click.Context, __: click.Parameter, value: str) -> str:
-    """Refuse what Spark does not start with."""
-    if value != "*" and not (value.isascii() and value.isdigit() and value.strip("0") and len(value) < 6):
-        raise click.BadParameter(f"give a number of threads, or *, not {value!r}")
-    return value
-
-
-def _session(master: str | None, threads: str) -> SparkSession:
+def _session(master: str | None) -> SparkSession:
     """Return a session on this machine, or on a cluster.
 
     Raises:
@@ -257,7 +235,7 @@ def _session(master: str | None, threads: str) -> SparkSession:
     from nsq_ha.spark.session import local_session
 
     if master is None:
-        return local_session("nsq_ha trace", threads=threads, config={"spark.sql.shuffle.partitions": "4"})
+        return local_session("nsq_ha trace", config={"spark.sql.shuffle.partitions": "4"})
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("nsq_ha trace")
@@ -313,22 +291,15 @@ trace.add_command(message)
     help="Anomaly that makes the exit code 1. May be repeated.",
 )
 @click.option(
-    "--threads",
-    default="*",
-    callback=_count,
-    help="Threads that Spark uses on this machine; * for one per core.",
-)
-@click.option(
     "--master",
-    help="Run on this Spark cluster (spark://..., yarn, k8s://...) or Spark Connect server (sc://...), not on this "
-    "machine alone.",
+    help="Run on this Spark cluster (spark://..., yarn, k8s://...) or Spark Connect server (sc://...), not on this"
+    " machine alone; local[N] runs N threads here.",
 )
 @json_option
 def report(
     logs: tuple[str, ...],
     out: str | None,
     *,
-    threads: str,
     master: str | None,
     as_json: bool | None,
     **options: Any,  # noqa: ANN401 - what ReportOptions takes
@@ -351,7 +322,7 @@ def report(
 
     with contextlib.ExitStack() as stack:
         try:
-            session = _session(master, threads)
+            session = _session(master)
         except SparkUnavailableError as error:
             raise click.ClickException(str(error)) from error
         stack.callback(session.stop)

@@ -12,7 +12,7 @@ from click.testing import Result
 
 from nsq_ha import StartFrom
 from nsq_ha.admin import AdminClient
-from nsq_ha.cli.start import described, positions
+from nsq_ha.cli.start import described, position
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import DiscoveryError
 from tests.cli.conftest import Invoke
@@ -90,8 +90,8 @@ def test_a_channel_is_emptied_and_moved_back(invoke: Invoke, waiting: str) -> No
     ok(moved, f"moved billing of {waiting} to beginning")
     # The servers move the channel soon after they confirmed it.
     assert any(listed(invoke, waiting)["billing"]["depth"] == 4 for _ in range(200))
-    moved = invoke("channel", "set-offset", waiting, "billing", "--to", "0=count:1", "--to", "1=end", "--yes")
-    ok(moved, f"moved billing of {waiting} to 0=count:1, 1=end")
+    moved = invoke("channel", "set-offset", waiting, "billing", "--to", "count:1", "-p", "0", "--yes")
+    ok(moved, f"moved billing of {waiting} to count:1 in partition 0")
 
 
 def test_what_does_not_exist_is_one_line(invoke: Invoke, topic: str) -> None:
@@ -124,7 +124,7 @@ def test_a_topic_is_expanded_and_updated(invoke: Invoke, name: str) -> None:
         "extended": True,
         "register_channels": False,
     }
-    printed = invoke("topic", "update", name, "--retention-days", "0", "-o", "table").stdout
+    printed = invoke("topic", "update", name, "--retention-days", "0", "--table").stdout
     assert f"updated {name}" in printed
 
 
@@ -136,7 +136,7 @@ def test_a_leader_is_moved(invoke: Invoke, topic: str, cluster: DevCluster) -> N
     assert leader != cluster.nsqds[str(before)]
     assert leader == cluster.nsqds[str(cluster.leader(topic, 1))]
     unknown = invoke("topic", "move-leader", topic, "1", "--to", "127.0.0.1:1")
-    assert (unknown.exit_code, unknown.stderr) == (1, "Error: the cluster has no nsqd 127.0.0.1:1\n")
+    assert (unknown.exit_code, "Error: the cluster has no nsqd 127.0.0.1:1; it has " in unknown.stderr) == (1, True)
 
 
 # ---------------------------------------------------------------- plain
@@ -184,7 +184,6 @@ def test_a_channel_that_one_nsqd_of_two_holds_back_is_not_said_to_be_paused(call
     assert "paused on 1 of 2" in call("stat", topic, "--table").stdout
     described = call("topic", "describe", topic, "--table").stdout
     assert re.match(rf"{topic}: 2 nsqds, paused on 1 of 2 *\n", described)
-    assert len(re.findall(r"paused *\n", described)) == 1  # one line of the channel
     ok(call("channel", "pause", topic, "billing"), f"paused billing of {topic}")
     assert json.loads(call("stat", topic, "--channel", "billing", "--json").stdout)["state"] == "paused"
 
@@ -193,45 +192,34 @@ def test_a_channel_that_one_nsqd_of_two_holds_back_is_not_said_to_be_paused(call
 
 
 @pytest.mark.parametrize(
-    ("texts", "start"),
+    ("text", "start"),
     [
-        (["beginning"], StartFrom.beginning()),
-        (["end"], StartFrom.end()),
-        (["-1h"], StartFrom.timestamp(NOW - 3600)),
-        (["2026-01-31T09:00Z"], StartFrom.timestamp(1769850000)),
-        (["3=offset:1000"], {3: StartFrom.offset(1000)}),
-        (
-            ["0=end", "1=count:5", "2=-2d"],
-            {0: StartFrom.end(), 1: StartFrom.count(5), 2: StartFrom.timestamp(NOW - 172800)},
-        ),
+        ("beginning", StartFrom.beginning()),
+        ("end", StartFrom.end()),
+        ("-1h", StartFrom.timestamp(NOW - 3600)),
+        ("2026-01-31T09:00Z", StartFrom.timestamp(1769850000)),
+        ("offset:1000", StartFrom.offset(1000)),
+        ("count:5", StartFrom.count(5)),
     ],
 )
-def test_positions(texts: list[str], start: object) -> None:
-    assert positions(texts, NOW) == start
+def test_positions(text: str, start: StartFrom) -> None:
+    assert position(text, NOW) == start
+    assert position(described(start), NOW) == start
 
 
 @pytest.mark.parametrize(
-    ("texts", "reason"),
+    ("text", "reason"),
     [
-        (["soon"], "'soon' is no position: give beginning, end, a time before now"),
-        (["1=soon"], "'soon' is no position"),
-        (["offset:1"], "offset:1 is a position in one partition: write PARTITION=offset:1"),
-        (["0=offset:-1"], "the position must be"),
-        (["0=count:" + "9" * 30], "the position: a start count must be"),
-        (["1024=end"], r"a partition is 0\.\.1023, not 1024"),
-        (["end", "1=end"], "give one position, or one for each partition"),
-        (["1=end", "end"], "give one position, or one for each partition"),
-        (["1=end", "1=end"], "give one position, or one for each partition"),
-        (["end", "end"], "give one position, or one for each partition"),
+        ("soon", "'soon' is no position: give beginning, end, a time before now"),
+        ("offset:-1", "the position must be"),
+        ("count:" + "9" * 30, "the position: a start count must be"),
     ],
 )
-def test_wrong_positions(texts: list[str], reason: str) -> None:
+def test_wrong_positions(text: str, reason: str) -> None:
     with pytest.raises(click.BadParameter, match=reason):
-        positions(texts, NOW)
+        position(text, NOW)
 
 
-def test_positions_are_shown_as_they_are_written() -> None:
-    start = {0: StartFrom.end(), 1: StartFrom.offset(7), 2: StartFrom.count(5)}
-    assert described(start) == "0=end, 1=offset:7, 2=count:5"
-    assert described(StartFrom.beginning()) == "beginning"
-    assert positions([described(StartFrom.timestamp(NOW))], NOW) == StartFrom.timestamp(NOW)
+def test_a_place_in_one_partition_needs_the_partition(invoke: Invoke) -> None:
+    refused = invoke("channel", "set-offset", "a", "c", "--to", "offset:1", "--yes")
+    assert (refused.exit_code, "is a place in one partition: give the partition, too" in refused.stderr) == (2, True)

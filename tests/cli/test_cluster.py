@@ -159,15 +159,6 @@ def test_a_secured_cluster_by_flags(call: Call, secured: DevCluster, name: str) 
 # ---------------------------------------------------------------- the shared options
 
 
-def test_the_form_of_the_output(call: Call, cluster: DevCluster, topic: str) -> None:
-    base = ("lookup", topic, "--lookupd", cluster.lookupd[0])
-    assert call(*base, "-o", "json").stdout == call(*base, "--json").stdout
-    assert call(*base, "-o", "table").stdout == call(*base, "--table").stdout
-    assert call(*base, "-o", "json", "--json").exit_code == 0
-    refused = call(*base, "-o", "json", "--table")
-    assert (refused.exit_code, "give -o json, or --table, not both" in refused.stderr) == (2, True)
-
-
 def test_destructive_commands_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     answers = iter(["y", "n"])

@@ -99,7 +99,7 @@ def test_an_option_of_the_client_that_is_wrong_fails(call: Callable[..., Result]
 async def test_an_nsqlookupd_behind_https(
     call: Callable[..., Result], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsq_ha.cli.lookup.QUESTION_TIMEOUT", 30.0)
+    monkeypatch.setattr("nsq_ha.cli.cluster.QUESTION_TIMEOUT", 30.0)
     printed: list[str] = []
     with await asyncio.to_thread(DevCluster(nsqds=1, nsqlookupds=1, plain=True).__enter__) as cluster:
         async with https_of(cluster.lookupd[0]) as url:

@@ -175,7 +175,7 @@ def test_a_dead_nsqd_that_the_nsqlookupds_forgot_is_missed(invoke: Invoke, name:
         lonely.kill("nsqd-2")
         port = address.rpartition(":")[2]
         asyncio.run(eventually(lambda: port not in web.get(f"{lookupd}/nodes").text))
-        result = invoke("doctor", "-o", "table", lookupd=lookupd)
+        result = invoke("doctor", "--table", lookupd=lookupd)
         assert result.exit_code == 1
         assert result.stdout.startswith(f"FAILED  incident: nsqd {address} ")
         listed = invoke("node", "list", lookupd=lookupd)
@@ -331,7 +331,7 @@ def test_a_plain_cluster(invoke: Invoke, plain: DevCluster) -> None:
     topic = f"cli_{uuid.uuid4().hex[:10]}"
     lookupd = ",".join(plain.lookupd)
     assert invoke("pub", topic, stdin="a", lookupd=lookupd).exit_code == 0
-    arguments = ("doctor", "--topic", topic, "--timeout", "120", "-o", "table")
+    arguments = ("doctor", "--topic", topic, "--timeout", "120", "--table")
     text = " ".join(invoke(*arguments, lookupd=lookupd).stdout.split())
     assert "! round trip: not tried: topic" in text
     assert "1 message waits there for the first one, and this would take them away -> name a topic that is for" in text
@@ -344,7 +344,7 @@ def test_a_plain_cluster(invoke: Invoke, plain: DevCluster) -> None:
 
 
 def test_two_clusters(invoke: Invoke, cluster: DevCluster, plain: DevCluster) -> None:
-    result = invoke("doctor", "-o", "table", lookupd=f"{cluster.lookupd[0]},{plain.lookupd[0]}")
+    result = invoke("doctor", "--table", lookupd=f"{cluster.lookupd[0]},{plain.lookupd[0]}")
     assert result.exit_code == 1
     text = " ".join(result.stdout.split())
     assert "FAILED agreement of nsqlookupds: lookupd names nsqlookupds of 2 clusters" in text
@@ -352,7 +352,7 @@ def test_two_clusters(invoke: Invoke, cluster: DevCluster, plain: DevCluster) ->
 
 
 def test_nobody_answers(invoke: Invoke, nobody: str) -> None:
-    result = invoke("doctor", "-o", "table", lookupd=nobody)
+    result = invoke("doctor", "--table", lookupd=nobody)
     assert (result.exit_code, "Traceback" in result.output) == (1, False)
     text = " ".join(result.stdout.split())
     assert text.startswith("FAILED incident: no nsqlookupd answers; clients that start find nothing")
@@ -366,7 +366,7 @@ def test_a_name_that_does_not_resolve_is_what_is_to_be_checked(invoke: Invoke, m
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    result = invoke("doctor", "-o", "json", lookupd="http://lokup.example:4161")
+    result = invoke("doctor", "--json", lookupd="http://lokup.example:4161")
     findings = [json.loads(line) for line in result.stdout.splitlines()]
     assert [each["remedy"] for each in findings] == [
         "check the name for typing errors (--lookupd, NSQ_HA_LOOKUPD), and this machine's DNS"

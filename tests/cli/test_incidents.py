@@ -96,7 +96,7 @@ async def test_nobody_reads_a_channel(either: DevCluster, invoke: Invoke) -> Non
         page = prometheus.page(metrics(reading))
         assert f'nsq_ha_cluster_incident{{trouble="unread",subject="{topic}/svc",level="bad"}} 1\n' in page
         assert f'nsq_ha_cluster_channel_depth{{topic="{topic}",channel="svc"}} 40\n' in page
-        doctor = await asyncio.to_thread(invoke, "doctor", "-o", "table", lookupd=lookupd)
+        doctor = await asyncio.to_thread(invoke, "doctor", "--table", lookupd=lookupd)
         assert (doctor.exit_code, f"FAILED  incident: nobody reads {topic}/svc" in doctor.stdout) == (1, True)
         screen = await asyncio.to_thread(invoke, "top", "-n", "1", lookupd=lookupd)
         assert f"nobody reads {topic}/svc" in screen.stdout

@@ -108,19 +108,6 @@ def test_a_channel_that_no_nsqlookupd_lists_yet_replays_nothing_again(
     assert "do not agree how many partitions" in invoke(*replay).stderr
 
 
-def test_an_ordinary_topic_is_noticed_after_a_sample(
-    invoke: Invoke, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It used to read 11,000 messages before it said anything."""
-    monkeypatch.setattr("nsq_ha.cli.dead_letters.SAMPLE", 10)
-    invoke("pub", topic, stdin="\n".join(f"m{number}" for number in range(30)))
-    result = invoke("dead-letters", "list", topic)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert f"{topic} seems to be no topic of dead letters: none of 10 messages is one" in result.stderr
-    result = invoke("dead-letters", "list", topic, "--all-messages")
-    assert (result.exit_code, "left out 30 messages" in result.stderr) == (0, True)
-
-
 def test_letters_are_printed_as_they_are_read(invoke: Invoke, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All were in memory until the last one had come, and an error then lost them."""
 

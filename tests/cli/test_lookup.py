@@ -1,9 +1,7 @@
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -11,8 +9,6 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node
 from tests.cli.conftest import Invoke
 
-LIMIT = 10.0
-"""Seconds within which a test's server is asked."""
 A, B = Node("127.0.0.1", 1, 2), Node("127.0.0.1", 3, 4)
 
 
@@ -28,31 +24,6 @@ def test_all_nsqlookupds_are_asked_though_one_is_named(cluster: DevCluster, invo
             leader = cluster.leader(ordered, int(partition))
             assert leader is not None
             assert described == {"leader": cluster.nsqds[leader], "writable": True}
-
-
-def test_an_nsqlookupd_is_asked_for_its_list_and_the_topic_at_the_same_time(invoke: Invoke, name: str) -> None:
-    """One that hangs cost its time limit for each question: `tail --idle 2` took 14 s."""
-    asked = threading.Event()
-
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            is_list = self.path.startswith("/listlookup")
-            if not is_list:
-                asked.set()
-            can_answer = is_list and asked.wait(LIMIT)
-            self.send_response(200 if can_answer else 404)
-            self.end_headers()
-            here = {"NodeIP": "127.0.0.1", "HttpPort": str(server.server_port)}
-            self.wfile.write(json.dumps({"lookupdnodes": [here], "lookupdleader": here} if can_answer else {}).encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        result = invoke("lookup", name, "--json", lookupd=f"http://127.0.0.1:{server.server_port}")
-        server.shutdown()
-    assert json.loads(result.stdout)["leads"] is True
 
 
 def test_an_unknown_topic_is_reported_for_each(invoke: Invoke, name: str) -> None:

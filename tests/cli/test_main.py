@@ -128,7 +128,6 @@ def test_help_names_every_command(invoke: Invoke) -> None:
         ("tail", "t", "--from", "2263-01-01"),
         ("tail", "t", "--idle", "nan"),
         ("trace", "report", __file__, "--grace", "nan"),
-        ("trace", "report", __file__, "--threads", "0"),
         ("topic", "create", "t", "--timeout", "-1"),
         ("pub", "t", "--header", "novalue"),
         ("pub", "t", "--key", "a", "--key-field", "b"),

@@ -41,7 +41,7 @@ def test_they_are_listed_and_shown(cluster: DevCluster, invoke: Invoke, topic: s
     (entry,) = [each for each in lines(invoke("node", "show", leader)) if each["topic"] == topic]
     assert (0 in entry["leads"], entry["tombstoned"]) == (True, False)
     for arguments in (("list",), ("show", leader)):
-        assert leader in invoke("node", *arguments, "-o", "table").stdout
+        assert leader in invoke("node", *arguments, "--table").stdout
 
 
 def test_a_tombstone_hides_one_until_it_is_restored(cluster: DevCluster, invoke: Invoke, topic: str) -> None:
@@ -56,7 +56,7 @@ def test_a_tombstone_hides_one_until_it_is_restored(cluster: DevCluster, invoke:
     done = invoke("node", "tombstone", leader, topic, "--yes")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", f"tombstoned {leader} for {topic}\n")
     assert topic in tombstoned()[leader]
-    assert "tombstoned for" in invoke("node", "list", "-o", "table").stdout
+    assert "tombstoned for" in invoke("node", "list", "--table").stdout
     assert invoke("node", "restore", leader, topic).exit_code == 0
     assert topic not in tombstoned()[leader]
 
@@ -85,7 +85,7 @@ def test_a_plain_cluster(invoke: Invoke, name: str) -> None:
         assert lines(invoke("node", "show", first, lookupd=lookupd)) == []
         silent = plain.nsqds["nsqd-1"]
         plain.freeze("nsqd-1")
-        result = invoke("node", "list", "-o", "table", lookupd=lookupd)
+        result = invoke("node", "list", "--table", lookupd=lookupd)
         assert result.exit_code == 1
         assert result.stderr.startswith(f"nsqd {silent} hangs or is cut off")
         assert [line.split()[:2] for line in result.stdout.splitlines() if silent in line] == [[silent, "hangs"]]

@@ -286,4 +286,4 @@ async def test_a_description_shows_each_nsqd(plain: Plain, call: Call) -> None:
     assert "orders: 2 nsqds" in table
     assert [addresses[0], "100", "8"] in rows
     assert [addresses[1], "-", "-"] in rows
-    assert ["billing", addresses[0], "4", "2", "3", "7"] in rows
+    assert ["orders", "billing", "4", "2", "-", "7"] in [row[:6] for row in rows]

@@ -77,7 +77,7 @@ def test_once(invoke: Invoke, topic: str) -> None:
     by_partition = lines(invoke("stat", topic, "-p"))
     assert [each["partition"] for each in by_partition] == [0, 1]
     assert sum(each["depth"] for each in by_partition) == 3
-    printed = invoke("stat", topic, "-o", "table").stdout
+    printed = invoke("stat", topic, "--table").stdout
     assert [line.split()[:3] for line in printed.splitlines() if "billing" in line] == [[topic, "billing", "3"]]
     assert any(each["topic"] == topic for each in lines(invoke("stat")))
 
@@ -87,7 +87,7 @@ def test_again_and_again(invoke: Invoke, topic: str) -> None:
     first, second = lines(invoke("stat", topic, "--watch", "--interval", "0.01", "--count", "2"))
     assert (first["in_rate"], second["in_rate"]) == (None, 0.0)
     assert first["at"] < second["at"]
-    printed = invoke("stat", topic, "-w", "-i", "0.01", "-n", "2", "-o", "table").stdout
+    printed = invoke("stat", topic, "-w", "-i", "0.01", "-n", "2", "--table").stdout
     assert printed.count("out/s") == 2
 
 
@@ -143,11 +143,11 @@ def test_a_plain_cluster(invoke: Invoke, plain: DevCluster) -> None:
 
 async def test_connections(cluster: DevCluster, invoke: Invoke, topic: str) -> None:
     call = functools.partial(asyncio.to_thread, invoke, "stat", topic, "--clients")
-    assert (await call("-o", "table")).stdout == "no connection consumes\n"
+    assert (await call("--table")).stdout == "no connection consumes\n"
     async with Consumer(topic, "billing", lookupd=cluster.lookupd, client_id="me", max_in_flight=10) as consumer:
         await consumer.wait_subscribed()
         entries = lines(await call())
-        printed = (await call("-o", "table")).stdout
+        printed = (await call("--table")).stdout
     assert [(each["channel"], each["client_id"], each["in_flight"]) for each in entries] == [("billing", "me", 0)] * 2
     assert {each["nsqd"] for each in entries} <= set(cluster.nsqds.values())
     assert [line.split()[:3] for line in printed.splitlines() if "billing" in line] == [[topic, "billing", "me"]] * 2

@@ -12,6 +12,7 @@ import sys
 import termios
 import time
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -137,8 +138,8 @@ def test_nsqlookupds_that_are_known_are_counted() -> None:
 
 
 def test_consumers_that_take_no_more_are_counted() -> None:
-    idle = ClientStats("a", "a", "a:1", "", 5, 1, 0, 0, 0, 0, tls=False, compression="", tag="")
-    full = dataclasses.replace(idle, in_flight=5)
+    idle = ClientStats("a", "a", "a:1", "", 5, 1, 0, 0, 0, 0, tls=False)
+    full = msgspec.structs.replace(idle, in_flight=5)
     screen = Screen("prod", 2.0)
     for connections, said in (((idle, full), "1 of 2"), ((idle, idle), None)):
         take(

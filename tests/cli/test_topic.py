@@ -15,7 +15,7 @@ def test_a_topic_is_created_listed_described_and_deleted(invoke: Invoke, name: s
     assert (result["topic"], result["partitions"], sorted(result["leaders"])) == (name, 4, ["0", "1", "2", "3"])
 
     listed = [json.loads(line) for line in invoke("topic", "list").stdout.splitlines()]
-    figures = {"partitions": 4, "messages": 0, "depth": 0}
+    figures = {"partitions": 4, "messages": 0, "depth": 0, "bytes": 0}
     assert {"topic": name, "ordered": True, "extended": False, **figures} in listed
 
     described = json.loads(invoke("topic", "describe", name).stdout)

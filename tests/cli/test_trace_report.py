@@ -29,4 +29,4 @@ def test_the_tables_fit_a_terminal(capsys: pytest.CaptureFixture[str], monkeypat
     assert " orders   billing   publish to finish   1,789   4,310   4,340   4,341 \n" in printed.out
     assert printed.out.count("start to finish") == 1, "partitions have no rows here"
     assert printed.out.endswith("ok: 0 lost, 0 repeated, 0 out of order\npage: out/report.html\n")
-    assert printed.err == "hidden, terminal too narrow: log, messages; -o json has all\n"
+    assert printed.err == "hidden, terminal too narrow: log, messages; --json has all\n"
