@@ -247,7 +247,7 @@ def _counts(audit: Audit, *, has_ended: bool) -> Html:
         ("out of order", figures.count(audit.out_of_order), "bad" if audit.out_of_order else "good"),
         ("repeated deliveries", figures.count(audit.repeated), ""),
         ("leader changes", figures.count(audit.leader_changes), ""),
-        ("longest wait for a receipt", figures.milliseconds(audit.receipts.longest), ""),
+        ("longest wait for a receipt", figures.brief(audit.receipts.longest), ""),
     ]
     if audit.failed:
         facts.append(("errors", figures.count(audit.failed), "bad"))

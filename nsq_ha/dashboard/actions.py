@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from nsq_ha.admin.words import counted
+from nsq_ha.admin.words import counted, start_of
 from nsq_ha.dashboard.figures import whole
 from nsq_ha.errors import ConfigError
-from nsq_ha.options.checks import MAX_PARTITIONS, check_channel, check_partition, check_topic, shown
+from nsq_ha.options.checks import check_channel, check_partition, check_topic
 
 if TYPE_CHECKING:
     from nsq_ha.admin import AdminClient
@@ -18,38 +21,49 @@ LIMIT: Final = 30.0
 """Seconds for one action."""
 
 LONG: Final = 150.0
-"""Seconds for one that copies or elects."""
+"""Seconds for one that elects."""
 
+LONGEST: Final = 86400.0
+"""Seconds for one that copies all that an nsqd has."""
 
-Scope = Literal["topic", "channel", "partition", "nsqd"]
-"""What an action is for; that of an nsqd concerns one topic there."""
+Scope = Literal["topic", "channel", "partition", "message", "held", "nsqd", "cluster"]
+"""What an action is for: a key of the needed parts of its target."""
+
+_NEEDS: Final[Mapping[Scope, tuple[str, ...]]] = {
+    "topic": ("topic",),
+    "channel": ("topic", "channel"),
+    "partition": ("topic", "partition"),
+    "message": ("topic", "channel", "partition"),
+    "held": ("topic", "nsqd"),
+    "nsqd": ("nsqd",),
+    "cluster": (),
+}
 
 
 class ActionTarget(NamedTuple):
     """What an action is for.
 
     Attributes:
-        topic: The topic.
-        channel: The channel; empty if the action is for another thing.
-        partition: The partition. None if the action is for another thing.
-        to: What the form asks for besides: the new leader (empty to let the cluster choose), or a number.
-        nsqd: ``host:port`` of the nsqd; empty if the action is for another thing.
+        topic: The topic; empty if the action is for another thing, as for the next three.
+        channel: The channel.
+        partition: The partition; None for another thing.
+        nsqd: ``host:port`` of the nsqd.
+        given: What the form asks for besides, by the arguments of the method.
     """
 
-    topic: str
+    topic: str = ""
     channel: str = ""
     partition: int | None = None
-    to: str = ""
     nsqd: str = ""
+    given: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def subject(self) -> str:
         """How events name it."""
-        if self.channel:
-            return f"{self.topic}/{self.channel}"
-        if self.partition is not None:
-            return f"{self.topic}-{self.partition}"
-        return f"{self.topic} at {self.nsqd}" if self.nsqd else self.topic
+        place = self.topic if self.partition is None else f"{self.topic}-{self.partition}"
+        if self.nsqd:
+            return f"{place} at {self.nsqd}" if place else self.nsqd
+        return (f"{place}/{self.channel}" if self.channel else place) or "cluster"
 
     @property
     def name(self) -> str:
@@ -57,166 +71,174 @@ class ActionTarget(NamedTuple):
         return self.channel or self.topic
 
     @property
-    def arguments(self) -> tuple[str | int | None, ...]:
-        """What the method of an admin client takes."""
-        if self.partition is not None:
-            return self.topic, self.partition, self.to or None
-        return self.topic, *(each for each in (self.channel, self.nsqd, int(self.to or 0)) if each)
+    def fields(self) -> dict[str, Any]:
+        """Its parts by the arguments of the method, and the fields of forms."""
+        parts = zip(self._fields, self[:4], strict=False)
+        return {name: value for name, value in parts if value not in ("", None)} | dict(self.given)
+
+
+class Field(NamedTuple):
+    """What a form asks for.
+
+    Attributes:
+        name: The argument of the method that gets it.
+        label: What it is.
+        kind: How it is written: ``replica`` is one of the nsqds that hold the partition.
+        hint: What stands in the empty field.
+        is_needed: It must not be empty.
+        is_plain: A plain cluster has it, too.
+    """
+
+    name: str
+    label: str
+    kind: Literal["number", "check", "text", "when", "replica"] = "number"
+    hint: str = ""
+    is_needed: bool = False
+    is_plain: bool = False
+
+    def read(self, fields: Mapping[str, str]) -> Any:  # noqa: ANN401 - as the argument of the method
+        """Return what a form says; None if it says nothing.
+
+        Raises:
+            ConfigError: It cannot be used, or is missing.
+        """
+        text = fields.get(self.name, "").strip()[:300]
+        if self.is_needed and not text:
+            raise ConfigError(f"{self.label} is missing")
+        if self.kind == "number":
+            return whole(fields, self.name)
+        if self.kind == "when":
+            if (start := start_of(text or "oldest", time.time(), UTC)) is None:
+                raise ConfigError(f"{self.label}: write {_WHEN}, not {text!r}")
+            return start
+        return (True if self.kind == "check" else text) if text else None
+
+
+_WHEN: Final = "oldest, latest, -15m, or a time in UTC such as 2026-01-31 09:00"
+_CHANNEL: Final = (Field("channel", "Name of the channel", "text", is_needed=True, is_plain=True),)
+_OF_TOPIC: Final = (
+    Field("topic", "Name of the topic", "text", is_needed=True, is_plain=True),
+    Field("first_channel", "First channel", "text", "gets messages from the first on", is_plain=True),
+    Field("partitions", "Partitions", hint="1"),
+    Field("replicas", "Replicas", hint="3, or the number of nsqds"),
+    Field("retention_days", "Days that messages are kept", hint="as nsqd is set"),
+    Field("sync_every", "Sync the disk after messages", hint="as nsqd is set"),
+    Field("ordered", "Ordered: consumers read in order, and messages need a key", "check"),
+    Field("extended", "Extended: messages may have headers and a tag", "check"),
+    Field("disable_channel_auto_create", "Channels must be created before they are consumed", "check"),
+)
 
 
 class Action(NamedTuple):
-    """A change.
+    """A change; its name is that of a method of an admin client.
 
     Attributes:
         label: The text of its button.
+        done: What was done, before its subject.
         effect: What it does, for its confirmation.
-        done: The text of its event.
-        is_lossy: Messages are lost, so the name must be typed.
-        scope: What it is for.
         only: It needs a server of this kind; empty for both.
-        asks: What its form asks for: a field of the target, and its label.
+        is_lossy: Messages are lost, so the name must be typed.
+        asks: What its form asks for.
+        limit: Seconds that it may take.
+        scope: What it is for.
     """
 
     label: str
-    effect: str
     done: str
-    is_lossy: bool = False
-    scope: Scope = "channel"
+    effect: str
     only: Literal["partitioned", "plain", ""] = ""
-    asks: tuple[str, str] | None = None
+    is_lossy: bool = False
+    asks: tuple[Field, ...] = ()
+    limit: float = LIMIT
+    scope: Scope = "channel"
 
 
+_START: Final = (Field("start", "From", "when", "oldest, latest, -15m, or a time in UTC"),)
+_NUMBER: Final = (Field("number", "Number of the message", is_needed=True),)
+_TOTAL: Final = (Field("partitions", "New total number", is_needed=True),)
+_TO: Final = (Field("to", "To", "replica"),)
+_PARTITIONED_LOSS: Final = ("partitioned", True)
+
+_KEYS_MOVE: Final = (
+    "Keys move to other partitions: their order is not kept across the change, and there is no way back."
+)
+_COPIED: Final = "Other nsqds copy all that it holds, which may take hours and cannot be taken back. Then stop it."
+
+_BY_SCOPE: Final[Mapping[Scope, Mapping[str, Action]]] = {
+    "channel": {
+        "pause-channel": Action("Pause", "paused", "Its consumers stay connected, and get nothing."),
+        "unpause-channel": Action("Resume", "resumed", "Its consumers get messages again."),
+        "skip-channel": Action("Skip", "began to skip", "Its messages are dropped, new ones too.", *_PARTITIONED_LOSS),
+        "unskip-channel": Action(
+            "Stop skipping", "stopped skipping", "New messages are delivered; the others stay dropped.", "partitioned"
+        ),
+        "empty-channel": Action("Empty", "emptied", "Its messages are dropped, deferred ones too.", is_lossy=True),
+        "set-offset": Action(
+            "Move",
+            "moved",
+            "Its consumers go on from there: some messages come again, or are left out.",
+            "partitioned",
+            asks=_START,
+        ),
+        "delete-channel": Action(
+            "Delete channel", "deleted", "Stop its consumers first: they would create it again.", is_lossy=True
+        ),
+        "create-channel": Action("Create channel", "created", "It gets what is published from now on.", asks=_CHANNEL),
+    },
+    "message": {
+        "finish-message": Action(
+            "Finish",
+            "finished a message of",
+            "Nobody gets it again. A consumer must be running.",
+            *_PARTITIONED_LOSS,
+            _NUMBER,
+        ),
+    },
+    "topic": {
+        "create-topic": Action("Create topic", "created", "Producers can use it at once.", asks=_OF_TOPIC, limit=LONG),
+        "delete-topic": Action(
+            "Delete topic", "deleted", "Stop its producers first: they may create it again.", is_lossy=True
+        ),
+        "expand": Action("Add partitions", "added partitions to", _KEYS_MOVE, "partitioned", asks=_TOTAL, limit=LONG),
+        "pause-topic": Action("Pause topic", "paused", "The nsqds keep new messages back from its channels.", "plain"),
+        "unpause-topic": Action("Resume topic", "resumed", "Its channels get messages again.", "plain"),
+        "empty-topic": Action(
+            "Empty topic", "emptied", "What is in no channel yet is dropped.", "plain", is_lossy=True
+        ),
+    },
+    "partition": {
+        "move-leader": Action(
+            "Move leader", "moved the leader of", "Clients pause for a moment.", "partitioned", asks=_TO, limit=LONG
+        ),
+    },
+    "held": {
+        "tombstone-node": Action(
+            "Tombstone", "tombstoned", "Producers do not find the topic there; on a plain cluster, consumers."
+        ),
+        "restore-node": Action("Restore", "restored", "Those who look the topic up find it again.", "partitioned"),
+    },
+    "nsqd": {
+        "remove-node": Action("Remove for good", "took everything from", _COPIED, "partitioned", limit=LONGEST),
+    },
+    "cluster": {
+        "begin-upgrade": Action(
+            "Begin upgrade", "began an upgrade of", "Until its end, no replicas are copied elsewhere.", "partitioned"
+        ),
+        "end-upgrade": Action("End upgrade", "ended the upgrade of", "Missing replicas are replaced.", "partitioned"),
+    },
+}
 ACTIONS: Final[Mapping[str, Action]] = {
-    "pause": Action(
-        "Pause",
-        "Its consumers stay connected and get no messages until it is resumed. Those in flight can still be finished.",
-        "an operator paused it",
-    ),
-    "unpause": Action(
-        "Resume",
-        "Its consumers get messages again.",
-        "an operator resumed it",
-    ),
-    "skip": Action(
-        "Skip",
-        "All messages of the channel are dropped, those that wait and new ones, until skipping is stopped.",
-        "an operator had it skip its messages",
-        is_lossy=True,
-        only="partitioned",
-    ),
-    "unskip": Action(
-        "Stop skipping",
-        "New messages are delivered again. Those that were skipped stay dropped.",
-        "an operator had it stop skipping",
-        only="partitioned",
-    ),
-    "empty": Action(
-        "Empty",
-        "All messages of the channel that are not finished are dropped, delayed ones, too. Other channels keep theirs.",
-        "an operator emptied it",
-        is_lossy=True,
-    ),
-    "move-leader": Action(
-        "Move leader",
-        "Another replica becomes the leader. Publishing and reading pause for a moment; no message is lost.",
-        "an operator moved its leader",
-        scope="partition",
-        only="partitioned",
-    ),
-    "reset": Action(
-        "Deliver all again",
-        "Its consumers get all messages again that the topic still holds, from the oldest on.",
-        "an operator moved it to the oldest message",
-        only="partitioned",
-    ),
-    "delete-channel": Action(
-        "Delete channel",
-        "The channel and its messages are gone. Stop its consumers first: they would create it again.",
-        "an operator deleted it",
-        is_lossy=True,
-    ),
-    "create-channel": Action(
-        "Create channel",
-        "It gets all messages that are published from now on, and on a plain topic without channel those that wait.",
-        "an operator created it",
-        asks=("channel", "Name of the channel"),
-    ),
-    "delete-topic": Action(
-        "Delete topic",
-        "The topic, its channels and all messages are gone. Stop its producers first: they may create it again.",
-        "an operator deleted the topic",
-        is_lossy=True,
-        scope="topic",
-    ),
-    "create-topic": Action(
-        "Create topic",
-        "Uses the default number of replicas. For other settings, run nsq-ha topic create.",
-        "an operator created the topic",
-        scope="topic",
-        asks=("to", "Partitions (1 on a plain cluster)"),
-    ),
-    "expand": Action(
-        "Add partitions",
-        "Keys move to other partitions, so the order of a key is not kept across the change. There is no way back.",
-        "an operator added partitions",
-        scope="topic",
-        only="partitioned",
-        asks=("to", "New total number of partitions"),
-    ),
-    "pause-topic": Action(
-        "Pause topic",
-        "Its channels get no new messages until it is resumed; the nsqds keep them.",
-        "an operator paused the topic",
-        scope="topic",
-        only="plain",
-    ),
-    "unpause-topic": Action(
-        "Resume topic",
-        "Its channels get messages again.",
-        "an operator resumed the topic",
-        scope="topic",
-        only="plain",
-    ),
-    "empty-topic": Action(
-        "Empty topic",
-        "The messages that are in no channel yet, since the topic is paused or has none, are dropped. Channels keep"
-        " theirs.",
-        "an operator emptied the topic",
-        is_lossy=True,
-        scope="topic",
-        only="plain",
-    ),
-    "tombstone": Action(
-        "Tombstone",
-        "Those who look the topic up do not find this nsqd: producers on a partitioned cluster, until it is restored;"
-        " new consumers on a plain one, for some time.",
-        "an operator tombstoned the nsqd for the topic",
-        scope="nsqd",
-    ),
-    "restore": Action(
-        "Restore",
-        "Those who look the topic up find this nsqd again.",
-        "an operator restored the nsqd for the topic",
-        scope="nsqd",
-        only="partitioned",
-    ),
+    name: action._replace(scope=scope) for scope, actions in _BY_SCOPE.items() for name, action in actions.items()
 }
 
 
 async def run(admin: AdminClient, name: str, target: ActionTarget) -> None:
-    """Do an action, which is named like the method of an admin client."""
-    scope, timeout = ACTIONS[name].scope, LIMIT
-    end = {"channel": "_channel", "nsqd": "_node"}.get(scope, "")
-    if scope == "topic" and target.to:
-        timeout = LONG
-    await getattr(admin, name.replace("-", "_").removesuffix(end) + end)(*target.arguments, timeout=timeout)
-
-
-def _number(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if not 1 <= number <= MAX_PARTITIONS:
-        raise ConfigError(f"the number of partitions must be 1..{MAX_PARTITIONS}, not {shown(text)}")
-    return number
+    """Do an action."""
+    arguments = target.fields
+    channel = arguments.pop("first_channel", None)
+    await getattr(admin, name.replace("-", "_"))(**arguments, timeout=ACTIONS[name].limit)
+    if channel is not None:
+        await admin.create_channel(target.topic, channel, timeout=LIMIT)
 
 
 def target_of(action: Action, fields: Mapping[str, str], *, is_asked: bool = False) -> ActionTarget:
@@ -230,18 +252,18 @@ def target_of(action: Action, fields: Mapping[str, str], *, is_asked: bool = Fal
     Raises:
         ConfigError: A name is not legal, or something is missing.
     """
-    asked = action.asks[0] if action.asks is not None and is_asked else ""
-    name = fields.get("topic", "")
-    topic = check_topic(name) if name or not is_asked else ""
-    to = fields.get("to", "").strip()[:300]
-    if action.scope == "topic":
-        is_number = action.asks is not None and not is_asked
-        return ActionTarget(topic, to=str(_number(to or "1")) if is_number else "")
-    if action.scope == "nsqd":
-        return ActionTarget(topic, nsqd=fields.get("nsqd", "")[:300])
-    if action.scope == "channel":
-        return ActionTarget(topic, "" if asked == "channel" else check_channel(fields.get("channel", "")))
-    return ActionTarget(topic, partition=check_partition(whole(fields, "partition")), to=to)
+    asked = {each.name: each.read for each in action.asks}
+    if is_asked:
+        found: dict[str, Any] = {name: fields[name][:300] for name in asked if name in fields}
+    else:
+        found = {name: value for name, read in asked.items() if (value := read(fields)) is not None}
+    checks: dict[str, Callable[[str], str]] = {"topic": check_topic, "channel": check_channel, "nsqd": str}
+    for name in _NEEDS[action.scope]:
+        if name == "partition":
+            found[name] = check_partition(whole(fields, name))
+        elif name not in asked or not is_asked:
+            found[name] = checks[name](fields.get(name, "").strip()[:300])
+    return ActionTarget(**{name: found.pop(name) for name in ActionTarget._fields if name in found}, given=found)
 
 
 def refusal(name: str, target: ActionTarget, reading: Reading) -> str:
@@ -256,7 +278,7 @@ def _refused_by_cluster(name: str, reading: Reading) -> str:
     if reading.unanswered:
         return "no nsqlookupd answers: without one, nothing can be changed"
     is_led = reading.is_plain or reading.cluster is None or reading.stable is not None
-    if not is_led and action.scope != "channel":
+    if not is_led and action.scope not in ("channel", "message"):
         return "no nsqlookupd leads: until one does, topics and leaders cannot be changed"
     if name in ("move-leader", "expand") and reading.stable is False:
         return (
@@ -266,26 +288,28 @@ def _refused_by_cluster(name: str, reading: Reading) -> str:
 
 
 def _refused_for_target(name: str, target: ActionTarget, reading: Reading) -> str:
-    has = 1 + max(reading.partitions(target.topic), default=-1)
-    if name == "expand" and target.to and int(target.to) <= has:
+    has, wanted = 1 + max(reading.partitions(target.topic), default=-1), target.given.get("partitions")
+    if name == "expand" and isinstance(wanted, int) and wanted <= has:
         return f"it has {counted(has, 'partition')} already: give a larger number"
-    channel = reading.channels.get((target.topic, target.channel))
-    if name == "unskip" and channel is not None and not channel.skipped:
+    scope, channel = ACTIONS[name].scope, reading.channels.get((target.topic, target.channel))
+    if name == "unskip-channel" and channel is not None and not channel.skipped:
         return "the channel is not skipped"  # there, the server would drop all that waits
     nsqd = reading.nsqds.get(target.nsqd)
-    if nsqd is not None and target.topic not in (nsqd.topics if reading.is_plain else nsqd.leads):
+    if scope == "held" and nsqd and target.topic not in (nsqd.topics if reading.is_plain else nsqd.leads):
         return "it does not have the topic" if reading.is_plain else "it leads no partition of the topic"
     is_new = reading.is_plain and target.topic in reading.listed and target.topic not in reading.topics
     late = "no nsqd has the topic yet: it gets its channels with its first message"
+    of_channel = channel is not None or name == "create-channel", late if is_new else "no nsqd reports this channel"
+    of_nsqd = nsqd is not None, "the cluster lists no such nsqd"
     is_there, text = {
         "partition": ((target.topic, target.partition or 0) in reading.holders, "no nsqd reports this partition"),
-        "nsqd": (nsqd is not None, "the cluster lists no such nsqd"),
         "topic": (name == "create-topic" or target.topic in reading.names, "there is no such topic"),
-        "channel": (
-            channel is not None or name == "create-channel",
-            late if is_new else "no nsqd reports this channel",
-        ),
-    }[ACTIONS[name].scope]
+        "channel": of_channel,
+        "message": of_channel,
+        "held": of_nsqd,
+        "nsqd": of_nsqd,
+        "cluster": (True, ""),
+    }[scope]
     return "" if is_there else text
 
 

@@ -217,12 +217,13 @@ class Changing:
         """Put a change into the log and on the timeline; return its line of the change log."""
         action = ACTIONS[name]
         level: Level = "warning" if failure is None else "bad"
-        text = action.done if failure is None else f"an operator tried this: {action.label}. It failed: {failure}"
+        tried = f"an operator tried this: {action.label}. It failed: {failure}"
+        text = f"an operator {action.done} it" if failure is None else tried
         log.warning("%s: %s", target.subject, text)
         self._history.tell(ClusterEvent(time.time(), "operator", level, target.subject, text[:MAX_TEXT], target.topic))
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        entry = {"at": at, "from": address, "action": name, **target._asdict(), "failure": str(failure or "")}
-        return json.dumps(entry) + "\n"
+        entry = {"at": at, "from": address, "action": name, **target.fields, "failure": str(failure or "")}
+        return json.dumps(entry, default=str) + "\n"
 
     def _record(self, line: str) -> None:
         try:

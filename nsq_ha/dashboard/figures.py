@@ -13,6 +13,7 @@ from nsq_ha.errors import ConfigError
 
 NONE: Final = words.NONE
 span: Final = words.span
+brief: Final = words.brief
 
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
 
@@ -41,16 +42,6 @@ def size(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return NONE
     return f"{value:.0f} B" if abs(value) < 1024 else f"{_scaled(value, 1024.0, ' ')}B"
-
-
-def milliseconds(seconds: float | None) -> str:
-    """Return a latency: 0.8 ms, 35 ms, 1.2 s."""
-    if seconds is None or not math.isfinite(seconds):
-        return NONE
-    if seconds >= 1:
-        return f"{seconds:.1f} s"
-    value = seconds * 1000
-    return f"{value:.1f} ms" if value < 10 else f"{value:.0f} ms"
 
 
 def clock(at: float) -> str:

@@ -337,7 +337,7 @@ def _leaders(before: Reading, after: Reading, former: Mapping[TopicPartition, st
             text = f"{group} to {new}, after a time without one"
             yield ClusterEvent(after.at, "leader", "warning", subject, text, topic, group)
         elif old is None:
-            yield ClusterEvent(after.at, "leader", "good", subject, f"{new} leads it", topic, "they have a leader")
+            yield ClusterEvent(after.at, "leader", "good", subject, f"led by {new}", topic, f"led by {new}")
         else:
             group = f"the leader moved from {old}"
             yield ClusterEvent(after.at, "leader", "warning", subject, f"{group} to {new}", topic, group)
@@ -431,8 +431,7 @@ _TROUBLES: Mapping[Trouble, tuple[Kind, Level, str]] = {
 def begins(trouble: Trouble, subject: str, why: str, at: float) -> ClusterEvent:
     """Return the event for a problem that began."""
     kind, level, _ = _TROUBLES[trouble]
-    group = why.replace("its ", "their ").replace("has ", "have ") if kind == "leader" else ""
-    return ClusterEvent(at, kind, level, subject, why, _topic_of(kind, subject), group)
+    return ClusterEvent(at, kind, level, subject, why, _topic_of(kind, subject), why if kind == "leader" else "")
 
 
 def ends(trouble: Trouble, subject: str, began: float, at: float) -> ClusterEvent:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from nsq_ha.admin.browsing import MessageFilter, browse
 from nsq_ha.admin.trace_lines import trace_lines
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 LIMIT: Final = 8.0
 """Seconds for a whole search."""
-
-T = TypeVar("T")
 
 TraceStep = dict[str, Any]
 """A line of a trace log about a message, as :mod:`nsq_ha.admin.trace_lines` returns it."""
@@ -152,6 +150,8 @@ async def search(
         notes.append(f"The search ended at its limit of {limit:g} s.")
     except NsqError as error:
         notes.append(f"The cluster gave no answer: {error}")
+    if len(found) == MAX_FOUND:
+        notes.append(f"Only the first {MAX_FOUND} messages are shown.")
     nsqds = {step.get("nsqd") for step in steps}
     if reading.is_plain and len(nsqds) > 1:
         notes.append(
@@ -183,7 +183,7 @@ async def _hunt(
         return
     named = tuple(dict.fromkeys(number for step in steps if (number := step.get("internal_id"))))
     is_found = False
-    for internal_id in _first_of(named, notes):
+    for internal_id in named[:MAX_FOUND]:
         if (stored := await admin.find_message(topic, internal_id=internal_id)) is not None:
             is_found = True
             yield None, stored
@@ -191,7 +191,7 @@ async def _hunt(
         return
     wanted = MessageFilter(trace_id=trace_id)
     look = await browse(admin, topic, count=1, wanted=wanted, limit=limit, most_body=MAX_TEXT)
-    for each in _first_of(look.messages, notes):
+    for each in look.messages[:MAX_FOUND]:
         yield each
     why = "the latest of each partition first, since the server has no search by trace id"
     notes.append(f"Looked at {look.read:,} messages, {why}." if look.left else f"Looked at all {look.read:,} messages.")
@@ -201,12 +201,6 @@ async def _hunt(
             f"To search all messages, run: nsq-ha trace {trace_id} --trace-id --topic {topic}"
             " (add --from -1h for those of the last hour)"
         )
-
-
-def _first_of(found: Sequence[T], notes: list[str]) -> Sequence[T]:
-    if len(found) > MAX_FOUND:
-        notes.append(f"{len(found):,} messages have this trace id: the first {MAX_FOUND} are shown.")
-    return found[:MAX_FOUND]
 
 
 def _found(reading: Reading, topic: str, partition: int | None, stored: StoredMessage) -> FoundMessage:

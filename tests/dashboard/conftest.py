@@ -8,7 +8,7 @@ from nsq_ha.admin.reading import Reading
 from nsq_ha.policy.topology import Node
 
 HOSTILE = '<script>alert("1")</script>\u202e&'
-CLIENT = ClientStats("id", "host", "10.0.0.9:5", "go-nsq/1", 5, 1, 7, 6, 1, 90, tls=True, compression="snappy", tag="t")
+CLIENT = ClientStats("id", "host", "10.0.0.9:5", "go-nsq/1", 5, 1, 7, 6, 1, 90, tls=True, snappy=True, tag="t")
 
 
 def channel(name: str = "billing", *, depth: int = 0, messages: int = 10, **fields: object) -> ChannelStats:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import time
+from inspect import signature
+from typing import Any
 from unittest.mock import call, create_autospec
 
 import httpx
@@ -11,11 +13,12 @@ from starlette.requests import HTTPConnection
 from nsq_ha.admin import AdminClient
 from nsq_ha.base.redaction import redact
 from nsq_ha.dashboard import DashboardOptions, serve
-from nsq_ha.dashboard.actions import ACTIONS, LIMIT, LONG, ActionTarget, refusal, run, target_of
+from nsq_ha.dashboard.actions import ACTIONS, LIMIT, ActionTarget, refusal, run, target_of
 from nsq_ha.dashboard.app import Dashboard
 from nsq_ha.dashboard.guard import LIFETIME, MAX_SESSIONS, Guard, cookie_of, session_of
 from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.options.start_from import StartFrom
 from tests.dashboard.conftest import channel, node, partition, reading
 from tests.support.turns import TURN
 
@@ -138,79 +141,80 @@ async def test_a_private_dashboard_shows_nothing_beside_its_sign_in(path: str) -
 
 
 def test_targets() -> None:
-    assert target_of(ACTIONS["pause"], {"topic": "a", "channel": "c"}) == ActionTarget("a", "c")
-    assert target_of(ACTIONS["move-leader"], {"topic": "a", "partition": "3", "to": " n:1 "}).to == "n:1"
-    assert ActionTarget("a", "c").subject == "a/c"
-    assert ActionTarget("a", partition=3).subject == "a-3"
+    assert target_of(ACTIONS["pause-channel"], {"topic": "a", "channel": "c"}) == ActionTarget("a", "c")
+    moved = target_of(ACTIONS["move-leader"], {"topic": "a", "partition": "3", "to": " n:1 "})
+    assert moved == ActionTarget("a", partition=3, given={"to": "n:1"})
+    subjects = {each.subject for each in (moved, ActionTarget("a", "c"), ActionTarget("a", nsqd="n:1"), ActionTarget())}
+    assert subjects == {"a-3", "a/c", "a at n:1", "cluster"}
     for name, fields in (
-        ("pause", {"topic": "a"}),
-        ("pause", {"topic": "a b", "channel": "c"}),
+        ("pause-channel", {"topic": "a"}),
+        ("pause-channel", {"topic": "a b", "channel": "c"}),
         ("move-leader", {"topic": "a"}),
         ("move-leader", {"topic": "a", "partition": "-1"}),
+        ("expand", {"topic": "a", "partitions": "x"}),
+        ("expand", {"topic": "a"}),
+        ("set-offset", {"topic": "a", "channel": "c", "start": "never"}),
     ):
         with pytest.raises(NsqError):
             target_of(ACTIONS[name], fields)
+        if name == "expand":
+            assert target_of(ACTIONS[name], fields, is_asked=True).topic == "a"
 
 
 FORM = {"topic": "a", "channel": "c", "partition": "3", "nsqd": "n:1"}
 
 
+def arguments_of(name: str) -> dict[str, Any]:
+    """What the form above gives a method."""
+    needed = signature(getattr(AdminClient, name.replace("-", "_"))).parameters
+    return {key: int(value) if key == "partition" else value for key, value in FORM.items() if key in needed}
+
+
 @pytest.mark.parametrize(
-    ("name", "to", "expected"),
+    ("name", "given", "more"),
     [
-        ("pause", "", call.pause_channel("a", "c", timeout=LIMIT)),
-        ("unpause", "", call.unpause_channel("a", "c", timeout=LIMIT)),
-        ("skip", "", call.skip_channel("a", "c", timeout=LIMIT)),
-        ("unskip", "", call.unskip_channel("a", "c", timeout=LIMIT)),
-        ("empty", "", call.empty_channel("a", "c", timeout=LIMIT)),
-        ("reset", "", call.reset_channel("a", "c", timeout=LIMIT)),
-        ("create-channel", "", call.create_channel("a", "c", timeout=LIMIT)),
-        ("delete-channel", "", call.delete_channel("a", "c", timeout=LIMIT)),
-        ("move-leader", "", call.move_leader("a", 3, None, timeout=LIMIT)),
-        ("move-leader", "n:2", call.move_leader("a", 3, "n:2", timeout=LIMIT)),
-        ("create-topic", "2", call.create_topic("a", 2, timeout=LONG)),
-        ("expand", "4", call.expand("a", 4, timeout=LONG)),
-        ("delete-topic", "", call.delete_topic("a", timeout=LIMIT)),
-        ("pause-topic", "", call.pause_topic("a", timeout=LIMIT)),
-        ("unpause-topic", "", call.unpause_topic("a", timeout=LIMIT)),
-        ("empty-topic", "", call.empty_topic("a", timeout=LIMIT)),
-        ("tombstone", "", call.tombstone_node("a", "n:1", timeout=LIMIT)),
-        ("restore", "", call.restore_node("a", "n:1", timeout=LIMIT)),
+        *((name, {}, {}) for name, action in ACTIONS.items() if not action.asks),
+        ("move-leader", {}, {}),
+        ("move-leader", {"to": "n:2"}, {"to": "n:2"}),
+        ("set-offset", {}, {"start": StartFrom.beginning()}),
+        ("finish-message", {"number": "7"}, {"number": 7}),
+        ("expand", {"partitions": "4"}, {"partitions": 4}),
+        ("create-channel", {}, {}),
+        ("create-topic", {"partitions": "2", "ordered": "1"}, {"partitions": 2, "ordered": True}),
+        ("create-topic", {"sync_every": "9", "extended": ""}, {"sync_every": 9}),
     ],
 )
-async def test_an_action_calls_the_method_of_its_name(name: str, to: str, expected: object) -> None:
+async def test_an_action_calls_the_method_of_its_name(name: str, given: dict[str, str], more: dict[str, Any]) -> None:
     admin = create_autospec(AdminClient, instance=True)
-    await run(admin, name, target_of(ACTIONS[name], FORM | {"to": to}))
-    assert admin.method_calls == [expected]
+    await run(admin, name, target_of(ACTIONS[name], FORM | given))
+    method, limit = getattr(call, name.replace("-", "_")), ACTIONS[name].limit
+    assert admin.method_calls == [method(**arguments_of(name), **more, timeout=limit)]
 
 
-@pytest.mark.parametrize("number", ["99999", "-3", "0", "256", "x", "9" * 300])
-def test_a_number_of_partitions_is_in_its_range(number: str) -> None:
-    for name in ("create-topic", "expand"):
-        with pytest.raises(ConfigError, match=r"^the number of partitions must be 1\.\.255, not '"):
-            target_of(ACTIONS[name], {"topic": "a", "to": number})
-        assert target_of(ACTIONS[name], {"topic": "a", "to": number}, is_asked=True).to == ""
-    assert target_of(ACTIONS["create-topic"], {"topic": "a", "to": " "}).to == "1"
-    assert target_of(ACTIONS["create-topic"], {"topic": "a", "to": "255"}).to == "255"
+async def test_a_topic_is_created_with_its_first_channel() -> None:
+    admin = create_autospec(AdminClient, instance=True)
+    await run(admin, "create-topic", target_of(ACTIONS["create-topic"], {"topic": "a", "first_channel": "c"}))
+    assert admin.method_calls[1:] == [call.create_channel("a", "c", timeout=LIMIT)]
 
 
 def test_no_partitions_are_added_that_are_there() -> None:
     now = reading(1, node(1, partition("a", 0), partition("a", 1, is_leader=False)))
-    for number in ("1", "2"):
+    for number in (1, 2):
         why = "it has 2 partitions already: give a larger number"
-        assert refusal("expand", ActionTarget("a", to=number), now) == why
-    assert refusal("expand", ActionTarget("a", to="3"), now) == refusal("expand", ActionTarget("a"), now) == ""
+        assert refusal("expand", ActionTarget("a", given={"partitions": number}), now) == why
+    assert refusal("expand", ActionTarget("a", given={"partitions": 3}), now) == ""
+    assert refusal("expand", ActionTarget("a"), now) == ""
 
 
 def test_what_cannot_be_done_now() -> None:
     now = reading(1, node(1, partition("a", 0, channel("c"))))
-    assert refusal("pause", ActionTarget("a", "c"), now) == ""
-    assert refusal("pause", ActionTarget("a", "d"), now) == "no nsqd reports this channel"
-    assert refusal("unskip", ActionTarget("a", "c"), now) == "the channel is not skipped"
+    assert refusal("pause-channel", ActionTarget("a", "c"), now) == ""
+    assert refusal("pause-channel", ActionTarget("a", "d"), now) == "no nsqd reports this channel"
+    assert refusal("unskip-channel", ActionTarget("a", "c"), now) == "the channel is not skipped"
     assert refusal("move-leader", ActionTarget("a", partition=0), now) == ""
     assert refusal("move-leader", ActionTarget("a", partition=4), now) == "no nsqd reports this partition"
     plain = reading(1, node(1, partition("a", 0, channel("c"))), is_plain=True)
-    assert refusal("skip", ActionTarget("a", "c"), plain) == "only a partitioned nsqd can do this"
+    assert refusal("skip-channel", ActionTarget("a", "c"), plain) == "only a partitioned nsqd can do this"
     assert refusal("pause-topic", ActionTarget("a"), plain) == ""
     unstable = reading(1, node(1, partition("a", 0)), stable=False)
     for name in ("move-leader", "expand"):
@@ -223,12 +227,12 @@ def test_what_cannot_be_done_now() -> None:
         assert why in refusal("create-topic", ActionTarget("b"), lost)
     assert refusal("create-topic", ActionTarget("b"), reading(1, is_plain=True, stable=None)) == ""
     held = reading(1, node(1, partition("a", 0)), node(2, partition("a", 0, is_leader=False)))
-    assert refusal("tombstone", ActionTarget("a", nsqd="n:1"), held) == ""
-    assert refusal("tombstone", ActionTarget("a", nsqd="n:2"), held) == "it leads no partition of the topic"
-    assert refusal("tombstone", ActionTarget("b", nsqd="n:1"), plain) == "it does not have the topic"
+    assert refusal("tombstone-node", ActionTarget("a", nsqd="n:1"), held) == ""
+    assert refusal("tombstone-node", ActionTarget("a", nsqd="n:2"), held) == "it leads no partition of the topic"
+    assert refusal("tombstone-node", ActionTarget("b", nsqd="n:1"), plain) == "it does not have the topic"
     new = dataclasses.replace(plain, listed={"new": TopicInfo("new")})
     text = "no nsqd has the topic yet: it gets its channels with its first message"
-    assert refusal("pause", ActionTarget("new", "c"), new) == text
+    assert refusal("pause-channel", ActionTarget("new", "c"), new) == text
     assert refusal("delete-topic", ActionTarget("b"), now) == "there is no such topic"
     assert refusal("create-topic", ActionTarget("b"), now) == ""
-    assert refusal("tombstone", ActionTarget("a", nsqd="n:9"), now) == "the cluster lists no such nsqd"
+    assert refusal("tombstone-node", ActionTarget("a", nsqd="n:9"), now) == "the cluster lists no such nsqd"

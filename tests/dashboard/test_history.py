@@ -34,7 +34,7 @@ def test_a_silent_leader_is_a_problem_and_no_change_of_leader() -> None:
     two = reading(3, node(4150, error="no answer"), node(4250, partition(is_leader=False)), before=one)
     assert changes(one, two) == []
     assert wrong(two) == [("silent", "n:4150")]
-    assert unled(two) == {("orders", 0): "its leader n:4150 does not answer"}
+    assert unled(two) == {("orders", 0): "leader n:4150 does not answer"}
     three = reading(5, node(4150, error="no answer"), node(4250, partition()), before=two)
     assert texts(two, three) == [("orders-0", "the leader moved from n:4150 to n:4250")]
     assert (wrong(three), unled(three)) == ([("silent", "n:4150")], {})
@@ -47,7 +47,7 @@ def test_a_leader_that_moves_over_a_time_without_one_is_a_mark_too() -> None:
         kept.add(reading(at, node(4250, partition(is_leader=False)), before=kept.latest))
     kept.add(reading(4, node(4250, partition()), before=kept.latest))
     texts = [(event.level, event.text) for event in kept.events if event.kind == "leader"]
-    assert texts[0] == ("bad", "lost its leader n:4150")
+    assert texts[0] == ("bad", "leader n:4150 lost")
     assert ("warning", "the leader moved from n:4150 to n:4250, after a time without one") in texts
     kept.add(reading(5, before=kept.latest))
     kept.add(
@@ -72,7 +72,7 @@ BESIDE = node(2, partition("a", 1, channel("c")))
         ([EMPTY], [node(1, error="x")], []),
         ([EMPTY], [HAS_ONE], [("a", "the topic was created")]),
         ([HAS_ONE], [EMPTY], [("a", "the topic was deleted")]),
-        ([HAS_ONE], [HAS_TWO], [("a-1", "n:1 leads it"), ("a", "it has 2 partitions, 1 before")]),
+        ([HAS_ONE], [HAS_TWO], [("a-1", "led by n:1"), ("a", "it has 2 partitions, 1 before")]),
         ([HAS_ONE], [PLAIN], [("a/c", "the channel was created")]),
         ([PLAIN], [HAS_ONE], [("a/c", "the channel was deleted")]),
         ([PLAIN], [PAUSED], [("a/c", "the channel is paused")]),
@@ -281,14 +281,14 @@ def test_what_many_partitions_say_is_one_event() -> None:
         ("n:1", "nsqd n:1 gone"),
         (
             "200 partitions",
-            "lost their leader n:1: t0-0, t1-0, t10-0, t100-0, t101-0 and 195 more",
+            "leader n:1 lost: t0-0, t1-0, t10-0, t100-0, t101-0 and 195 more",
         ),
         ("200 partitions", "the leader moved from n:1: t0-0, t1-0, t10-0, t100-0, t101-0 and 195 more"),
         ("n:1", "it is back after 4 s"),
     ]
     assert {each.cause for each in kept.periods if each.trouble == "leaderless"} == {"n:1"}
     assert [event.text for event in kept.events_of("t7")] == [
-        "lost its leader n:1",
+        "leader n:1 lost",
         "the leader moved from n:1 to n:2, after a time without one",
     ]
 

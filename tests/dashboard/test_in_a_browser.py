@@ -79,7 +79,7 @@ async def signed_in(client: httpx.AsyncClient, url: str) -> str:
     assert answer.status_code == 303
     assert "HttpOnly" in answer.headers["set-cookie"]
     assert "samesite=strict" in answer.headers["set-cookie"].lower()
-    page = (await client.get("/confirm/pause?topic=orders&channel=billing")).text
+    page = (await client.get("/confirm/pause-channel?topic=orders&channel=billing")).text
     return page.partition('name="key" value="')[2].partition('"')[0]
 
 
@@ -91,25 +91,27 @@ async def test_only_a_person_changes_the_cluster(url: str, caplog: pytest.LogCap
         await until_read(client)
         elsewhere = await client.get("/", headers={"host": f"evil.example:{urlsplit(url).port}"})
         assert elsewhere.status_code == 421
-        assert (await client.post("/act/pause", data=fields, headers=ours)).status_code == 303  # to the sign-in
+        assert (await client.post("/act/pause-channel", data=fields, headers=ours)).status_code == 303  # to the sign-in
         refused = await client.post("/sign-in", data={"token": "wrong"}, headers=ours)
         assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
         foreign = await client.post("/sign-in", data={"token": TOKEN}, headers={"origin": "http://evil.example"})
         assert foreign.status_code == 403
         key = await signed_in(client, url)
         meant = fields | {"key": key}
-        assert (await client.post("/act/pause", data=fields, headers=ours)).status_code == 403
-        assert (await client.post("/act/pause", data=meant, headers={"origin": "null"})).status_code == 403
-        assert (await client.post("/act/pause", data=meant)).status_code == 403
-        assert (await client.post("/act/empty", data=meant | {"typed": "bill"}, headers=ours)).status_code == 400
+        assert (await client.post("/act/pause-channel", data=fields, headers=ours)).status_code == 403
+        assert (await client.post("/act/pause-channel", data=meant, headers={"origin": "null"})).status_code == 403
+        assert (await client.post("/act/pause-channel", data=meant)).status_code == 403
+        assert (
+            await client.post("/act/empty-channel", data=meant | {"typed": "bill"}, headers=ours)
+        ).status_code == 400
         assert (await client.post("/act/explode", data=meant, headers=ours)).status_code == 404
-        assert (await client.post("/act/unskip", data=meant, headers=ours)).status_code == 409
-        assert (await client.get("/act/pause")).status_code == 404
-        done = await client.post("/act/pause", data=meant, headers=ours)
-        assert (done.status_code, "an operator paused it" in done.text) == (200, True)
-        assert (await client.post("/act/unpause", data=meant, headers=ours)).status_code == 200
+        assert (await client.post("/act/unskip-channel", data=meant, headers=ours)).status_code == 409
+        assert (await client.get("/act/pause-channel")).status_code == 404
+        done = await client.post("/act/pause-channel", data=meant, headers=ours)
+        assert (done.status_code, "Paused orders/billing." in done.text) == (200, True)
+        assert (await client.post("/act/unpause-channel", data=meant, headers=ours)).status_code == 200
         assert (await client.post("/sign-out", data={"key": key}, headers=ours)).status_code == 303
-        assert (await client.post("/act/pause", data=meant, headers=ours)).status_code == 303
+        assert (await client.post("/act/pause-channel", data=meant, headers=ours)).status_code == 303
         page = await client.get("/")
         assert "default-src 'none'" in page.headers["content-security-policy"]
         assert (await client.get("/static/../app.py")).status_code == 404
@@ -118,8 +120,8 @@ async def test_only_a_person_changes_the_cluster(url: str, caplog: pytest.LogCap
     assert TOKEN not in caplog.text
     changes = [json.loads(line) for line in (tmp_path / "changes").read_text().splitlines()]
     assert [(each["action"], each["channel"], each["failure"]) for each in changes] == [
-        ("pause", "billing", ""),
-        ("unpause", "billing", ""),
+        ("pause-channel", "billing", ""),
+        ("unpause-channel", "billing", ""),
     ]
 
 
@@ -134,14 +136,16 @@ async def test_a_change_that_the_end_of_the_dashboard_interrupts_is_in_the_chang
     async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
         await until_read(client)
         meant = {"topic": "orders", "channel": "billing", "key": await signed_in(client, url)}
-        assert (await client.post("/act/pause", data=meant, headers={"origin": url.rstrip("/")})).status_code == 202
-    (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "nsq_ha dashboard pause")
+        assert (
+            await client.post("/act/pause-channel", data=meant, headers={"origin": url.rstrip("/")})
+        ).status_code == 202
+    (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "nsq_ha dashboard pause-channel")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     (line,) = (tmp_path / "changes").read_text().splitlines()
     entry = json.loads(line)
     assert (entry["action"], entry["failure"].startswith("the dashboard ended. The change may still")) == (
-        "pause",
+        "pause-channel",
         True,
     )
 
@@ -169,13 +173,17 @@ async def test_topics_and_channels_are_created_and_deleted(url: str, cluster: De
         await until_read(client)
         key = {"key": await signed_in(client, url)}
         assert 'name="topic"' in (await client.get("/confirm/create-topic")).text
-        made = await client.post("/act/create-topic", data=key | {"topic": "fresh", "to": "1"}, headers=ours)
+        made = await client.post(
+            "/act/create-topic",
+            data=key | {"topic": "fresh", "partitions": "1", "ordered": "1", "first_channel": "first"},
+            headers=ours,
+        )
         assert made.status_code in (200, 202), made.text
 
         async def has(text: str, place: str = "/timeline") -> bool:
             return text in (await client.get(place)).text
 
-        await eventually(lambda: has("an operator created the topic"), LIMIT)
+        await eventually(lambda: has("an operator created it"), LIMIT)
         await eventually(lambda: has("fresh", "/topics"), LIMIT)
         fields = key | {"topic": "fresh", "channel": "c"}
         assert (await client.post("/act/create-channel", data=fields, headers=ours)).status_code in (200, 202)
@@ -184,7 +192,7 @@ async def test_topics_and_channels_are_created_and_deleted(url: str, cluster: De
         assert "fresh" in {each.name for each in await admin.topics()}
         typed = key | {"topic": "fresh", "typed": "fresh"}
         assert (await client.post("/act/delete-topic", data=typed, headers=ours)).status_code in (200, 202)
-        await eventually(lambda: has("an operator deleted the topic"), LIMIT)
+        await eventually(lambda: has("an operator deleted it"), LIMIT)
         assert "fresh" not in {each.name for each in await admin.topics()}
 
 
@@ -354,4 +362,4 @@ async def empty_with_the_keyboard(page: Any, url: str) -> None:  # noqa: ANN401
     await field.wait_for()
     await page.keyboard.type("billing")
     await page.keyboard.press("Enter")
-    await page.get_by_text("an operator emptied it").wait_for()
+    await page.get_by_text("Emptied orders/billing.").wait_for()

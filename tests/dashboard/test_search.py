@@ -180,7 +180,7 @@ async def test_few_messages_of_a_trace_id_are_kept_and_these_in_part(*, is_logge
         tracemalloc.stop()
     assert {(len(each.message.body), len(each.message.headers)) for each in answer.found} == {(20_000, 20_000)}
     assert len(answer.found) == MAX_FOUND
-    assert any("the first 20 are shown" in note for note in answer.notes)
+    assert any("Only the first 20 messages are shown" in note for note in answer.notes)
     assert peak < 24 * 2**20
 
 

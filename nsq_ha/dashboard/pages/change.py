@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nsq_ha.base.markup import Child, Html, join, path, tag
-from nsq_ha.dashboard.actions import ACTIONS, Action, ActionTarget
+from nsq_ha.dashboard.actions import ACTIONS, Action, ActionTarget, Field
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page
 from nsq_ha.errors import ChangeIncompleteError, NsqError
@@ -41,34 +41,38 @@ def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: st
         key: The key of the session.
         problem: Why it was not done yet; empty at first.
     """
-    action = ACTIONS[name]
-    known: dict[str, str | int] = {"topic": target.topic, "channel": target.channel, "nsqd": target.nsqd}
-    fields = [ui.hidden(key=key, **{name: value for name, value in known.items() if value})]
-    if not target.topic:
-        fields.append(ui.text_field({}, "topic", "Name of the topic", required=True, maxlength=64))
-    if target.partition is not None:
-        fields += [ui.hidden(partition=target.partition), _destination(board, target)]
-    if action.asks is not None and not target.channel:
-        fields.append(ui.text_field({}, *action.asks, required=True, maxlength=64))
+    action, is_plain = ACTIONS[name], board.reading.is_plain
+    asked = [each for each in action.asks if each.is_plain or not is_plain]
+    known = {part: value for part, value in target.fields.items() if part not in {each.name for each in asked}}
+    fields = [ui.hidden(key=key, **known), *(_field(board, target, each) for each in asked)]
     if action.is_lossy:
         label = join("To confirm, type ", tag("b", target.name))
         fields.append(ui.labelled(label, type="text", name="typed", required=True, autocomplete="off", autofocus=True))
     do = tag("button", action.label, class_="danger" if action.is_lossy else None)
-    cancel = tag("a", "Cancel", href=_back(target), class_="button")
+    cancel = tag("a", "Cancel", href=_back(action, target), class_="button")
     form = _form(path("act", name), "confirm", fields, tag("div", do, cancel, class_="buttons"))
-    joint = " for" if name == "create-channel" else ":"
-    title = f"{action.label}{joint} {target.subject}?" if target.topic else f"{action.label}?"
+    joint = " for " if name == "create-channel" else ": "
+    title = f"{action.label}{joint + target.subject if known else ''}?"
     loss = tag("p", "Messages will be lost for good.", class_="banner warning") if action.is_lossy else None
     content = join(tag("h1", title), ui.problem(problem), tag("p", action.effect), _now(board, target), loss, form)
     return Page(title, content, 400 if problem else 200)
 
 
-def _destination(board: Board, target: ActionTarget) -> Html:
-    place = (target.topic, target.partition or 0)
-    leader, holders = board.reading.leaders.get(place), board.reading.holders.get(place, ())
-    options = [tag("option", "another replica in sync", value="")]
-    options += [tag("option", address, value=address) for address in holders if address != leader]
-    return tag("label", tag("span", f"From {leader or 'nobody'} to"), tag("select", options, name="to"))
+def _field(board: Board, target: ActionTarget, field: Field) -> Html:
+    if field.kind == "check":
+        return tag("label", tag("input", type="checkbox", name=field.name, value="1"), f" {field.label}")
+    if field.kind == "replica":
+        place = (target.topic, target.partition or 0)
+        leader, holders = board.reading.leaders.get(place), board.reading.holders.get(place, ())
+        options = [tag("option", address, value=address) for address in holders if address != leader]
+        options.insert(0, tag("option", "another replica in sync", value=""))
+        label = tag("span", f"From {leader or 'nobody'} to")
+        return tag("label", label, tag("select", options, name=field.name))
+    mode = "numeric" if field.kind == "number" else "text"
+    given = {field.name: str(target.fields.get(field.name, ""))}
+    return ui.text_field(
+        given, field.name, field.label, field.hint, maxlength=64, required=field.is_needed, inputmode=mode
+    )
 
 
 def _now(board: Board, target: ActionTarget) -> Html | None:
@@ -87,10 +91,11 @@ def outcome(name: str, target: ActionTarget, failure: NsqError | None) -> Page:
     title = "Done" if failure is None else "Not done"
     if isinstance(failure, ChangeIncompleteError):
         title = "Done in part" if failure.done else "Not done yet"
-    text, level = (action.done, "good") if failure is None else (str(failure), "bad")
-    link = tag("a", f"Back to {back.subject or 'the topics'}", href=_back(back), class_="button", autofocus=True)
-    heading, said = f"{action.label}: {title.lower()}", f"{target.subject}: {text}."
-    return Page(title, _said(heading, said, f"banner {level}", link), 200 if failure is None else 502)
+    done = action.done[0].upper() + action.done[1:]
+    text, level = (f"{done} {target.subject}.", "good") if failure is None else (f"{target.subject}: {failure}.", "bad")
+    link = tag("a", "Back", href=_back(action, back), class_="button", autofocus=True)
+    heading = f"{action.label}: {title.lower()}"
+    return Page(title, _said(heading, text, f"banner {level}", link), 200 if failure is None else 502)
 
 
 def going_on(action: Action, target: ActionTarget) -> Page:
@@ -104,12 +109,10 @@ def _said(heading: str, text: str, class_: str, link: Html) -> Html:
     return join(tag("h1", heading), tag("p", text, class_=class_, role="status"), tag("p", link))
 
 
-def _back(target: ActionTarget) -> str:
-    if target.nsqd:
-        return path("nodes", target.nsqd)
-    if not target.topic:
-        return path("topics")
-    return path("topics", target.topic, target.channel) if target.channel else path("topics", target.topic)
+def _back(action: Action, target: ActionTarget) -> str:
+    if action.scope in ("held", "nsqd", "cluster"):
+        return path("nodes", *([target.nsqd] if target.nsqd else ()))
+    return path("topics", *(each for each in (target.topic, target.channel) if each))
 
 
 def failure(title: str, text: str, status: int) -> Page:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.reading import connections_of, flow_key
 from nsq_ha.admin.words import some
@@ -10,7 +10,7 @@ from nsq_ha.base.markup import Child, Html, join, tag
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import ActionTarget, possible
 from nsq_ha.dashboard.pages import ui
-from nsq_ha.dashboard.pages.topics import incomplete, latencies
+from nsq_ha.dashboard.pages.topics import distributions, incomplete, latencies
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nsq_ha.admin import ClientStats
     from nsq_ha.admin.reading import FigureRow
 
+_TIMES: Final = tuple(figures.brief(0.016 * 2**n) for n in range(11))
+
 
 def channel_page(board: Board, topic: str, name: str) -> Page:
     """Return the page of a channel."""
@@ -26,7 +28,7 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
     channel = reading.channels.get((topic, name))
     if channel is None:
         return ui.missing(board, f"Topic {topic!r} has no channel {name!r}", (topic, ("topics", topic)))
-    states = ("unpause" if channel.paused else "pause", "unskip" if channel.skipped else "skip")
+    states = (f"{'un' * channel.paused}pause-channel", f"{'un' * channel.skipped}skip-channel")
     parts = [row for row in reading.parts if (row.topic, row.name) == (topic, name)]
     subject, missing = f"{topic}/{name}", incomplete(board, topic)
     least = "" if missing is None else "≥ "
@@ -36,7 +38,11 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
         ui.crumbs(("Topics", ("topics",)), (topic, ("topics", topic))),
         tag("p", ui.states(channel)),
         missing,
-        ui.buttons(board, possible(reading, *states, "empty", "reset", "delete-channel"), ActionTarget(topic, name)),
+        ui.buttons(
+            board,
+            possible(reading, *states, "empty-channel", "set-offset", "delete-channel"),
+            ActionTarget(topic, name),
+        ),
         ui.tiles(
             ("waiting", least + figures.count(channel.depth), ""),
             ("lag", figures.span(None if reading.is_plain else channel.lag(reading.at)), ""),
@@ -49,21 +55,39 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
         ui.charts(board, *(flow[each] for each in ("depth", "lag", "rate", "trouble")), topic=topic),
         ui.section(
             "At the partitions" if not reading.is_plain else "At the nsqds",
-            _parts(parts, is_plain=reading.is_plain),
+            _parts(board, parts),
         ),
         latencies([(ui.part_name(row), row.latency) for row in parts]),
+        distributions(
+            (what, ui.part_name(row), counts, _TIMES)
+            for row in parts
+            if row.channel is not None
+            for what, counts in (
+                ("publish to FIN", row.channel.finished_within),
+                ("delivery to FIN", row.channel.delivered_within),
+            )
+        ),
         ui.section("Clients", clients(board, parts)),
         ui.events_section(events),
     )
     return Page(subject, content)
 
 
-def _parts(rows: Sequence[FigureRow], *, is_plain: bool) -> Html:
-    columns = (
+def _parts(board: Board, rows: Sequence[FigureRow]) -> Html:
+    is_plain = board.reading.is_plain
+
+    def finish(row: FigureRow) -> Html | None:
+        first = {} if row.channel is None else {"number": row.channel.messages - row.channel.depth + 1}
+        target = ActionTarget(row.topic, row.name, row.partition, given=first)
+        return ui.buttons(board, ["finish-message"], target) if row.depth else None
+
+    columns = [
         *(() if is_plain else (ui.number("partition", lambda row: str(row.partition)),)),
         TableColumn("nsqd", lambda row: join(ui.node_link(row.nsqd), " ", ui.states(row.channel))),
         *ui.all_channel_figures(is_plain=is_plain),
-    )
+    ]
+    if board.may_change and not is_plain:
+        columns.append(TableColumn("change", finish))
     return ui.table("places", columns, rows, empty="No partition has it.")
 
 

@@ -80,7 +80,7 @@ def live(board: Board, page: Page) -> Html:
 
 def banner(board: Board) -> Html:
     """Return a warning if the figures are old or parts are missing; else when they were read."""
-    reading, age = board.reading, board.now - board.reading.at
+    reading = board.reading
     if board.history.latest is None:
         return _banner("", "Reading the cluster for the first time …")
     if not reading.is_fresh:
@@ -93,9 +93,7 @@ def banner(board: Board) -> Html:
     if reading.errors:
         parts = "; ".join(f"{part}: {why}" for part, why in sorted(reading.errors.items()))
         return _banner("warning", f"Some parts are old or missing. {parts}")
-    if age > 30:
-        return _banner("warning", f"These figures are {figures.span(age)} old.")
-    return _banner("", "Read at ", figures.time_of_day(reading.at), f", in {figures.milliseconds(reading.took)}")
+    return _banner("", "Read at ", figures.time_of_day(reading.at), f", in {figures.brief(reading.took)}")
 
 
 def _banner(level: str, *text: Child) -> Html:

@@ -37,7 +37,6 @@ def _nsqds(board: Board) -> Html:
         TableColumn("nsqd", lambda nsqd: ui.node_link(nsqd.address)),
         TableColumn("state", _state),
         TableColumn("hostname", lambda nsqd: nsqd.listed.hostname if nsqd.listed else figures.NONE),
-        ui.number("TCP port", lambda nsqd: str(nsqd.said.node.tcp_port)),
         ui.number("HTTP port", lambda nsqd: str(nsqd.said.node.http_port)),
         TableColumn("version", lambda nsqd: nsqd.version or figures.NONE),
         ui.number("up", lambda nsqd: _up(nsqd, reading.at)),
@@ -48,6 +47,7 @@ def _nsqds(board: Board) -> Html:
             ui.number("leads", lambda nsqd: figures.count(_held(nsqd.leads))),
             ui.number("follows", lambda nsqd: figures.count(None if nsqd.said.error else _held(nsqd.follows))),
             ui.number("load", load),
+            ui.number("disk", lambda nsqd: figures.size(None if nsqd.said.error else nsqd.size)),
         ]
     columns.append(ui.number("clients", lambda nsqd: figures.count(None if nsqd.said.error else nsqd.clients)))
     nsqds, empty = reading.nsqds.values(), "The nsqlookupds list no nsqd."
@@ -90,7 +90,8 @@ def _lookupds(board: Board) -> Html:
     lookupds = ui.table("lookupds", columns, listed, key=lambda lookupd: lookupd.url, empty="There is none.")
     note = " Leaders cannot be moved now." if cluster.stable is False else ""
     state_now = tag("p", f"The cluster is {state_of(board)[0]}.{note}")
-    return join(None if "cluster" in board.reading.errors else state_now, lookupds)
+    upgrade = ui.buttons(board, possible(board.reading, "begin-upgrade", "end-upgrade"), ActionTarget())
+    return join(None if "cluster" in board.reading.errors else state_now, upgrade, lookupds)
 
 
 def node_page(board: Board, address: str) -> Page:
@@ -104,6 +105,7 @@ def node_page(board: Board, address: str) -> Page:
     content = join(
         ui.crumbs(("Nodes", ("nodes",))),
         tag("p", _state(nsqd)),
+        ui.buttons(board, possible(reading, "remove-node"), ActionTarget(nsqd=address)),
         ui.tiles(
             ("version", nsqd.said.version or figures.NONE, ""),
             ("up", _up(nsqd, reading.at), ""),
@@ -126,15 +128,14 @@ def _partitions(board: Board, entries: Sequence[PartitionStats]) -> Html:
         columns += [
             ui.number("partition", lambda entry: str(entry.partition)),
             TableColumn("role", lambda entry: "leader" if entry.is_leader else "follower"),
-            ui.number("first offset", lambda entry: str(entry.begin_offset)),
-            ui.number("end offset", lambda entry: str(entry.end_offset)),
+            ui.number("size", lambda entry: figures.size(entry.size)),
         ]
     columns += [
         ui.number("messages", lambda entry: figures.count(entry.messages)),
         ui.number("channels", lambda entry: figures.count(len(entry.channels))),
     ]
     if board.may_change:
-        names = possible(board.reading, "tombstone", "restore")
+        names = possible(board.reading, "tombstone-node", "restore-node")
         columns.append(TableColumn("change", lambda e: ui.buttons(board, names, ActionTarget(e.topic, nsqd=e.nsqd))))
     empty = "It holds nothing, or does not answer."
     rows, links = ui.paged(board, entries, "nodes", entries[0].nsqd) if entries else (entries, None)

@@ -1,9 +1,9 @@
-"""The first page: the state of the cluster, its rates, the deepest channels and the latest events."""
+"""The first page: the state of the cluster, its rates, the first channels and the latest events."""
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nsq_ha.admin.causes import at_least, expected, incidents, unled
 from nsq_ha.admin.incident import OF_CHANNELS, Incident
@@ -11,9 +11,6 @@ from nsq_ha.base.markup import Child, Html, join, link, path, tag
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
-
-if TYPE_CHECKING:
-    from nsq_ha.admin import TopicStats
 
 _RANKS: Final = 10
 _MOST_WRONG: Final = 10
@@ -29,7 +26,6 @@ def overview(board: Board) -> Page:
         _tiles(board),
         ui.charts(board, *(each._replace(title=_TITLES.get(name, each.title)) for name, each in _CHARTS.items())),
         ui.section(f"The first {_RANKS} channels", _channels(board)),
-        tag("section", tag("h2", "Busiest topics"), _topics(board), id="busiest-topics"),
         ui.section(
             "Latest events",
             ui.events_list(events, empty="Nothing has happened since the dashboard started."),
@@ -115,6 +111,7 @@ def _channels(board: Board) -> Html:
         TableColumn("channel", lambda row: ui.channel_link(row.topic, row.name)),
         ui.sortable("depth", figures.count, lambda row: row.depth),
         ui.sortable("lag", figures.span, lambda row: row.lag),
+        ui.sortable("deferred", figures.count, lambda row: row.channel.deferred),
         ui.sortable("finished", figures.rate, lambda row: row.out_rate),
         ui.sortable("requeued", figures.count, lambda row: row.channel.requeued),
         ui.sortable("timed out", figures.count, lambda row: row.channel.timed_out),
@@ -123,22 +120,5 @@ def _channels(board: Board) -> Html:
     rows = [row for row in board.reading.rows if row.channel is not None]
     chosen, rows = ui.in_order(board, columns, rows, "depth")
     sorting = (chosen, board.arguments)
-    return ui.table("deepest", columns, rows[:_RANKS], empty=_none(board, "channel"), sorting=sorting)
-
-
-def _topics(board: Board) -> Html:
-    def speed(topic: TopicStats) -> float:
-        return board.reading.published.get((topic.topic, None, None)) or 0.0
-
-    ranked = sorted(board.reading.topics.values(), key=lambda topic: (-speed(topic), -topic.messages, topic.topic))
-    columns = (
-        TableColumn("topic", lambda topic: ui.topic_link(topic.topic)),
-        ui.number("published", lambda topic: figures.rate(speed(topic))),
-        ui.number("messages", lambda topic: figures.count(topic.messages)),
-        ui.number("channels", lambda topic: len(topic.channels)),
-    )
-    return ui.table("busiest", columns, ranked[:_RANKS], key=lambda topic: topic.topic, empty=_none(board, "topic"))
-
-
-def _none(board: Board, noun: str) -> str:
-    return f"No nsqd that answers has a {noun}." if board.reading.silent else f"There are no {noun}s."
+    empty = "No nsqd that answers has a channel." if board.reading.silent else "There are no channels."
+    return ui.table("deepest", columns, rows[:_RANKS], empty=empty, sorting=sorting)

@@ -109,7 +109,7 @@ def _steps(steps: Sequence[TraceStep]) -> Html | None:
     first = steps[0]["time_ns"]
     columns = (
         TableColumn("time", lambda each: figures.moment(each[1]["time_ns"] / 1e9)),
-        TableColumn("after", lambda each: figures.milliseconds((each[1]["time_ns"] - first) / 1e9)),
+        TableColumn("after", lambda each: figures.brief((each[1]["time_ns"] - first) / 1e9)),
         TableColumn("what", lambda each: ui.badge(each[1]["event"], _LEVELS.get(each[1]["event"], "info"))),
         *(TableColumn(name.replace("_", " "), functools.partial(_fact, name)) for name in _FACTS),
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.admin.causes import expected, incidents, unled
 from nsq_ha.admin.causes import incomplete as lacks_part
@@ -38,7 +39,7 @@ def topics(board: Board) -> Page:
         "Topics",
         join(
             ui.filter_form(("topics",), board, "Name contains"),
-            ui.buttons(board, ["create-topic"], ActionTarget("")),
+            ui.buttons(board, ["create-topic"], ActionTarget()),
             ui.table("topics", columns, some, key=lambda row: row.name, empty=empty, sorting=sorting),
             links,
         ),
@@ -57,6 +58,10 @@ class _TopicRow(NamedTuple):
         return sum(row.depth or 0 for row in self.rows)
 
     @property
+    def hourly_bytes(self) -> int:
+        return sum(entry.hourly_bytes for entry in self.stats.partitions) if self.stats else 0
+
+    @property
     def lag(self) -> float | None:
         return max((row.lag for row in self.rows if row.lag is not None), default=None)
 
@@ -73,6 +78,10 @@ def _columns(board: Board) -> list[TableColumn]:
         columns += [
             ui.sortable("partitions", figures.count, lambda row: len(reading.partitions(row.name))),
             ui.number("replicas", lambda row: _copies(board, row.name)),
+        ]
+        columns += [
+            ui.sortable("disk", figures.size, lambda row: row.stats.size if row.stats else None),
+            ui.sortable("last hour", figures.size, lambda row: row.hourly_bytes),
         ]
     return [
         *columns,
@@ -145,8 +154,14 @@ def topic_page(board: Board, name: str) -> Page:
         ),
         ui.section("Channels", _channels(board, name)),
         ui.section("Partitions" if not reading.is_plain else "At the nsqds", _partitions(board, name)),
+        ui.section("Producers", _producers(board, name)),
         latencies(
             [(e.nsqd if reading.is_plain else str(e.partition), e.latency) for e in topic.partitions] if topic else []
+        ),
+        distributions(
+            (what, str(entry.partition), counts, limits)
+            for entry in (topic.partitions if topic else ())
+            for what, counts, limits in (("size", entry.sizes, _SIZES), ("write", entry.written_within, _WRITES))
         ),
         ui.events_section(events, "this topic"),
         tag(
@@ -208,6 +223,28 @@ def _partitions(board: Board, name: str) -> Html:
     )
 
 
+def _producers(board: Board, name: str) -> Html:
+    described = board.reading.details.get(name)
+    if described is None:
+        return tag("p", "Reading the producers …", class_="empty", id="producers")
+    parts = [each.stats for each in described.partitions if each.stats is not None]
+    columns = [
+        TableColumn("client", lambda each: join(f"{each[1].hostname} ", tag("small", each[1].address))),
+        TableColumn("library", lambda each: each[1].user_agent or figures.NONE),
+        TableColumn("nsqd", lambda each: ui.node_link(each[0].nsqd)),
+        ui.number("published", lambda each: figures.count(each[1].messages)),
+    ]
+    if not board.reading.is_plain:
+        columns += [
+            ui.number("partition", lambda each: str(each[0].partition)),
+            ui.number("failed", lambda each: figures.count(each[1].failed)),
+            ui.number("last", lambda each: figures.span(board.reading.at - each[1].last_at)),
+        ]
+    rows = [(part, each) for part in parts for each in part.producers]
+    empty = "Nobody is connected who published to it."
+    return ui.table("producers", columns, rows, key=lambda e: f"{e[1].address} {e[0].partition}", empty=empty)
+
+
 def _at_nsqds(board: Board, topic: TopicStats | None) -> Html:
     columns = (
         TableColumn("nsqd", lambda entry: join(ui.node_link(entry.nsqd), " ", _found_at(board, entry))),
@@ -265,6 +302,7 @@ def _partition_columns(board: Board) -> list[TableColumn]:
         ui.number("messages", lambda row: figures.count(row.stats.messages if row.stats else None)),
         ui.number("first offset", lambda row: str(row.stats.begin_offset) if row.stats else figures.NONE),
         ui.number("end offset", lambda row: str(row.stats.end_offset) if row.stats else figures.NONE),
+        ui.number("size", lambda row: figures.size(row.stats.size if row.stats else None)),
         ui.number("publishers", lambda row: figures.count(row.stats.publishers if row.stats else None)),
     ]
     return [*columns, TableColumn("change", move)] if board.may_change else columns
@@ -291,6 +329,32 @@ def _sync(address: str, in_sync: set[str]) -> Html | None:
     return ui.badge("in sync", "good") if address in in_sync else ui.badge("not in sync", "warning")
 
 
+_SIZES: Final = ("100 B", *(figures.size(1024 << n) for n in range(15)))
+_WRITES: Final = tuple(figures.brief(0.001 * 2**n) for n in range(16))
+
+
+def distributions(rows: Iterable[tuple[str, str, Sequence[int], Sequence[str]]]) -> Html | None:
+    """Return how many messages were below some limits; None if nothing was counted.
+
+    Args:
+        rows: What is counted, where, the counts, and the limits; a count without a limit is of those above all.
+    """
+    columns = (
+        TableColumn("of", lambda row: row[0]),
+        TableColumn("at", lambda row: row[1]),
+        TableColumn("messages", lambda row: ", ".join(_below(*row[2:]))),
+    )
+    counted = [row for row in rows if any(row[2])]
+    listed = ui.table("distributions", columns, counted, key=lambda row: f"{row[0]} {row[1]}", empty="")
+    return ui.section("Distributions since the nsqds started", listed) if counted else None
+
+
+def _below(counts: Sequence[int], limits: Sequence[str]) -> Iterator[str]:
+    for count, limit in zip_longest(counts, limits[: len(counts)], fillvalue=""):
+        if count:
+            yield f"{f'< {limit}' if limit else 'longer'}: {count:,}"
+
+
 def latencies(entries: list[tuple[str, Latency | None]]) -> Html | None:
     """Return how long messages take from publish to FIN, where nsqd measures it."""
     known = [(label, latency) for label, latency in entries if latency is not None]
@@ -306,4 +370,4 @@ def latencies(entries: list[tuple[str, Latency | None]]) -> Html | None:
 
 
 def _within(share: float, entry: tuple[str, Latency]) -> str:
-    return figures.milliseconds(dict(entry[1].percentiles).get(share))
+    return figures.brief(dict(entry[1].percentiles).get(share))

@@ -384,7 +384,7 @@ def buttons(board: Board, names: Iterable[str], target: ActionTarget) -> Html | 
     """Return a button for each action; one that cannot succeed now is disabled, with the reason."""
     if not board.may_change:
         return None
-    found, given = [], query(**target._asdict())
+    found, given = [], query(**target.fields)
     for name in names:
         action, why = ACTIONS[name], refusal(name, target, board.reading)
         if why:
