@@ -180,9 +180,6 @@ def test_a_moved_leader_is_marked_for_a_while() -> None:
 def test_the_order_of_the_rows() -> None:
     screen = sampled()
     assert [row.name for row in screen.rows] == ["archive", "billing", "shipping"]
-    screen.press("r")
-    assert [row.name for row in screen.rows] == ["shipping", "billing", "archive"]
-    screen.press("r")
     screen.press("s")
     assert (screen.sort, [row.name for row in screen.rows]) == ("depth", ["shipping", "billing", "archive"])
     for _ in ORDERS[1:]:
