@@ -8,9 +8,10 @@ from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.devcluster.nsqd.pulls import AnswerWriter, Called, CallReader, StoredEntry, encode_stored, within_limits
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.spark.plan.batch_planner import Range
-from nsq_ha.spark.pull.calls import ANSWER, Answers, Pull, Pulled, Requests, entries_of
+from nsq_ha.spark.pull.calls import ANSWER, Answers, Pull, Pulled, Requests
 from nsq_ha.spark.pull.gob import Decoder, decode_uint, encode_message
 from nsq_ha.spark.read.bulk.cutting import DamagedLogError, cut
+from nsq_ha.spark.read.bulk.entries import entries_of
 
 _PARTITION: Final = 1
 _RANGE: Final = Range("orders", _PARTITION, 0, 2**40, None, ordered=False, extended=False)
@@ -77,7 +78,7 @@ def _entries(answer: Pulled) -> None:
         return
     rows, entries = found
     assert len(rows) >= entries
-    assert int(rows.raw_sizes.sum()) == sum(len(entry.data) for entry in entries_of(answer))
+    assert int(rows.raw_sizes.sum()) == int(entries_of(answer).sizes.sum())
     try:
         headers, bodies = rows.parts
     except RemoteProtocolError:

@@ -13,11 +13,12 @@ from nsq_ha.devcluster.nsqd.node import BEYOND, CLEANED, NOT_FLUSHED, NOT_HERE, 
 from nsq_ha.devcluster.storage.log import Draft, Log
 from nsq_ha.devcluster.storage.replica import ClusterTopic, Replica, TopicOptions, TopicPartition
 from nsq_ha.protocol.encoding import encode_mpub
-from nsq_ha.spark.pull.calls import Answers, Pull, Pulled, Requests, entries_of
+from nsq_ha.spark.pull.calls import Answers, Pull, Pulled, Requests
 from nsq_ha.spark.pull.gob import decode_uint
 from tests.devcluster.probes import until
 from tests.devcluster.wire import connect, pub
 from tests.support.inside import nsqd_of
+from tests.support.spark_rows import entries
 
 SIZE = 30 + 1
 DRAFT = Draft(b"x")
@@ -88,8 +89,7 @@ def filled(cluster: DevCluster, topic: str, *, sync_every: int = 1) -> tuple[str
 
 
 def bodies(answer: Pulled | str) -> list[tuple[int, bytes]]:
-    assert isinstance(answer, Pulled), answer
-    return [(entry.offset, bytes(entry.data[30::SIZE])) for entry in entries_of(answer)]
+    return [(offset, data[30::SIZE]) for offset, data in entries(answer)]
 
 
 def can_read(port: Caller) -> bool:

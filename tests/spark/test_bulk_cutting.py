@@ -13,11 +13,12 @@ from nsq_ha.devcluster.nsqd.pulls import AnswerWriter, StoredEntry, encode_store
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message
 from nsq_ha.spark.plan.batch_planner import Range
-from nsq_ha.spark.pull.calls import ENTRY, EXT_MARK, Answers, Pulled, entries_of
+from nsq_ha.spark.pull.calls import ENTRY, EXT_MARK, Answers, Pulled
 from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
 from tests.spark.logs import Source
 from tests.spark.projections import ALL, ARRAY
 from tests.spark.test_pull import source
+from tests.support.spark_rows import entries
 
 PARTITION = 3
 BASE = PARTITION << 50
@@ -135,7 +136,6 @@ def marked(part: bytes) -> bytes:
         ([entry(stored(size=25, tail=b"x" * 30))], "do not fill it|smaller than its head"),
         ([entry(stored(b"", size=0), *[bytes(4)] * 26)], "smaller than its head|do not fill it"),
         ([entry(b"x" * 29)], "smaller than a message"),
-        ([entry(b"")], "do not follow each other"),
         ([entry(stored(id_=2))], "belongs to partition 0"),
         ([entry(stored(size=4, tail=b""))], "do not fill it|smaller than its head"),
     ],
@@ -166,10 +166,10 @@ def test_damage_is_refused_or_within_messages(changes: list[tuple[int, int]]) ->
         rows = rows_of(answer)
     except RemoteProtocolError:
         return
-    plain = entries_of(answer)
-    assert {each.offset for each in plain} <= set(rows.offsets.tolist())
+    plain = entries(answer)
+    assert {offset for offset, _ in plain} <= set(rows.offsets.tolist())
     assert (np.diff(rows.offsets) == rows.raw_sizes[:-1]).all()
-    assert rows.end == plain[-1].offset + len(plain[-1].data)
+    assert rows.end == plain[-1][0] + len(plain[-1][1])
 
 
 @given(st.integers(0, len(ANSWER) - 1))

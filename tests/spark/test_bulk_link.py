@@ -10,9 +10,10 @@ import pytest
 from nsq_ha.devcluster.nsqd.pulls import AnswerWriter, CallReader, StoredEntry
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError
 from nsq_ha.policy.topology import Node
-from nsq_ha.spark.pull.calls import Pull, Pulled, entries_of
+from nsq_ha.spark.pull.calls import Pull, Pulled
 from nsq_ha.spark.pull.gob import encode_uint
 from nsq_ha.spark.read.bulk.reader import LARGEST, BulkLink, copy_port
+from tests.support.spark_rows import entries
 
 PULL = Pull("flights", 0, 0, 1)
 ENTRY = StoredEntry(2, 2, 0, 0, 1, bytes(70_000))
@@ -82,7 +83,7 @@ def test_requests_go_out_and_answers_come_in_pieces_of_any_size(size: int) -> No
             link.ask(Pull("flights", 0, number, 1))
         first = link.answer(10)
         assert isinstance(first, Pulled)
-        assert [len(entry.data) for entry in entries_of(first)] == [70_000]
+        assert [len(data) for _, data in entries(first)] == [70_000]
         assert link.answer(10) == "no"
         assert isinstance(link.answer(10), Pulled)
         assert link.answered == 3

@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.spark.cluster import Extent
-from nsq_ha.spark.pull.calls import LogEntry
 from nsq_ha.spark.read.bulk.reader import Missing, find_entry
-
-
-def entry(offset: int, size: int) -> LogEntry:
-    return LogEntry(offset, memoryview(bytes(size)))
 
 
 @dataclass
@@ -41,13 +36,13 @@ class Entries:
     def extent(self) -> Extent:
         return Extent(self.offsets[self.cleaned], self.offsets[-1], len(self.sizes) * self.per_entry)
 
-    def look(self, number: int) -> LogEntry | Missing:
+    def look(self, number: int) -> tuple[int, int] | Missing:
         self.asked.append(number)
         if number < self.cleaned:
             return "cleaned"
         if number >= len(self.sizes) - self.unread:
             return "later"
-        return entry(self.offsets[number], self.sizes[number])
+        return self.offsets[number], self.sizes[number]
 
     def find(self, position: int) -> tuple[int, int] | None:
         return find_entry(position, self.extent, self.look)

@@ -15,15 +15,19 @@ from nsq_ha.devcluster.nsqd.pulls import (
     within_limits,
 )
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.spark.pull.calls import Answers, Pull, Pulled, Requests, entries_of
+from nsq_ha.spark.pull.calls import Answers, Pull, Pulled, Requests
 from nsq_ha.spark.pull.gob import (
     Struct,
     decode_uint,
+    encode_bytes,
     encode_definition,
+    encode_fields,
+    encode_int,
     encode_message,
     encode_uint,
 )
 from tests.protocol.gorpc_bytes import ANSWERS, REQUESTS, SERVER
+from tests.support.spark_rows import entries
 
 METHOD = "NsqdCoordRpcServer.PullCommitLogsAndData"
 PULLS = [Pull(topic, 1, 7, 3) for topic in ("flights", "missing", "empty", "flights")]
@@ -47,11 +51,6 @@ def source(stream: bytes) -> Callable[[], memoryview]:
 
     found = messages()
     return lambda: next(found)
-
-
-def entries(answer: Pulled | str) -> list[tuple[int, bytes]]:
-    assert isinstance(answer, Pulled)
-    return [(entry.offset, bytes(entry.data)) for entry in entries_of(answer)]
 
 
 def test_requests_are_those_of_go() -> None:
@@ -106,7 +105,10 @@ def test_requests_before_a_wrong_one_are_found(size: int) -> None:
         next(called)
 
 
-@given(st.lists(st.tuples(st.integers(0, 2**40), st.binary(max_size=300)), max_size=20), st.integers(1, 2**40))
+PARTS = st.tuples(st.integers(0, 2**40), st.binary(min_size=1, max_size=300))
+
+
+@given(st.lists(PARTS, max_size=20), st.integers(1, 2**40))
 def test_entries_survive(parts: list[tuple[int, bytes]], first_id: int) -> None:
     stored = [StoredEntry(first_id, first_id, offset, 3, 1, data) for offset, data in parts]
     _, answer = Answers(source(AnswerWriter().answer(1, stored))).read()
@@ -162,18 +164,38 @@ FIELDS = ("MsgOffset", "MsgSize")
         (b"", "a value that is cut"),
         (b"\x01\x01\x01\x02\x01\x04\0\0", "entries that are cut"),
         (b"\x01\x01\x01\x02\x01\x04\0\x01\x02\x02ab\x02ab\0", "1 entries, but the messages of 2"),
-        (b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x03abc\0", "3 bytes of messages in an entry of 2"),
-        (b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x02a", "2 bytes of messages in an entry of 2"),
+        (b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x03abc\0", "messages in an entry of another size"),
+        (b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x02a", "messages in an entry of another size"),
+        (b"\x01\x01\x01\x02\x01\xfe\xff\xfe\0\x01\x01\x02ab\0", "an entry of an impossible size"),
+        (b"\x01\x01\x01\x02\x01\xf7" + bytes(9) + b"\0\0", "a number of 9 bytes"),
+        (b"\x01\x01\x01\x02\0\0", "an entry without messages"),
         (b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x02ab\x01\0", "entries that are cut"),
         (b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x02ab\0\0", "entries that are cut"),
-        (b"\x01\x01\x03\x02\0\0", "an entry with more fields than its type"),
+        (b"\x01\x01\x03\x02\0\0", "have more fields than their type"),
         (b"\x02\x01\x02ab\0", "0 entries, but the messages of 1"),
         (b"\x01" + encode_uint(10_001) + bytes(20_000), "10001 entries"),
     ],
 )
 def test_entries_that_do_not_fit_together_are_refused(data: bytes, problem: str) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
-        entries_of(Pulled(memoryview(data), FIELDS))
+        entries(Pulled(memoryview(data), FIELDS))
+
+
+WIDTHS = st.tuples(
+    st.sampled_from([0, 1, 2**40]), st.sampled_from([0, 60, 2**20]), st.sampled_from([1, 63, 64, 128, 300, 40_000])
+)
+
+
+@given(st.lists(WIDTHS, min_size=1, max_size=60))
+def test_entries_of_any_layout_are_found(numbers: list[tuple[int, int, int]]) -> None:
+    fields = ("LogID", "MsgOffset", "MsgSize", "MsgNum")
+    written = b"".join(
+        encode_fields([(at, encode_int(number)) for at, number in enumerate((*each, 1)) if number]) for each in numbers
+    )
+    stored = [(offset, bytes([at]) * size) for at, (_, offset, size) in enumerate(numbers)]
+    count = encode_uint(len(numbers))
+    answer = encode_fields([(0, count + written), (1, count + b"".join(encode_bytes(data) for _, data in stored))])
+    assert entries(Pulled(memoryview(answer), fields)) == stored
 
 
 # ---------------------------------------------------------------- the server's side

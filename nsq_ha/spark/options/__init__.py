@@ -271,8 +271,7 @@ class ReadOptions:
         if self.fetch == "bulk" or (self.fetch == "auto" and copies and self.channel is None):
             return "bulk"
         logger.info(
-            "%s: reading by subscription; where Spark may reach the --rpc-port of the nsqds, fetch=bulk%s costs them a "
-            "tenth of the CPU",
+            "%s: reading by subscription; where Spark may reach the --rpc-port of the nsqds, fetch=bulk%s is faster",
             self.choice,
             "" if copies else " with bulkWithoutTls=true",
         )

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from nsq_ha.base.redaction import beginning
 from nsq_ha.spark.pull import gob
-from nsq_ha.spark.pull.gob import decode_uint, width_at
 
 PREFACE: Final = b"\0"
 """The first byte of a connection: no compression in either direction."""
@@ -104,26 +103,12 @@ class Pulled:
     """An answer that is not an error.
 
     Attributes:
-        data: The entries and their messages, encoded; :func:`entries_of` decodes them.
+        data: The entries and their messages, encoded; ``read.bulk.entries`` decodes them.
         fields: Names of the fields of an entry.
     """
 
     data: memoryview
     fields: tuple[str, ...]
-
-
-class LogEntry(NamedTuple):
-    """What one PUB or MPUB wrote.
-
-    Attributes:
-        offset: Where it begins in the partition's queue, in bytes.
-        data: Its messages, as they are stored there.
-        begin: Where they begin in the answer.
-    """
-
-    offset: int
-    data: memoryview
-    begin: int = 0
 
 
 class Requests:
@@ -218,60 +203,6 @@ class Answers:
             ):
                 return tuple(name for name, _ in entry.fields)
         raise gob.wrong("an answer of another version of nsqd")
-
-
-def entries_of(pulled: Pulled) -> list[LogEntry]:
-    """Decode the entries of an answer, one by one.
-
-    Raises:
-        RemoteProtocolError: They are not understood, or their number or a size differs from that of the messages.
-    """
-    data, at = pulled.data, 0
-    step, at = decode_uint(data, at)
-    places: list[tuple[int, int]] = []
-    if step == 1:
-        count, at = decode_uint(data, at)
-        if count > MAX_ENTRIES:
-            raise gob.wrong(f"{count} entries")
-        for _ in range(count):
-            offset, size, at = _place(data, at, pulled.fields)
-            places.append((offset, size))
-        step, at = decode_uint(data, at)
-    found: list[LogEntry] = []
-    if step == 1 + (not places):
-        count, at = decode_uint(data, at)
-        if count != len(places):
-            raise gob.wrong(f"{len(places)} entries, but the messages of {count}")
-        for offset, size in places:
-            given, at = decode_uint(data, at)
-            if given != size or at + size > len(data):
-                raise gob.wrong(f"{given} bytes of messages in an entry of {size}")
-            found.append(LogEntry(offset, data[at : at + size], at))
-            at += size
-        step, at = decode_uint(data, at)
-    if step or at != len(data) or len(found) != len(places):
-        raise gob.wrong("entries that are cut")
-    return found
-
-
-def _place(data: memoryview, at: int, fields: tuple[str, ...]) -> tuple[int, int, int]:
-    """Return offset and size of the messages of one entry, and where it ends. The other fields are skipped."""
-    offset = size = 0
-    field = -1
-    try:
-        while step := data[at]:
-            field += step
-            if field >= len(fields):
-                raise gob.wrong("an entry with more fields than its type")
-            # The last bit is the sign.
-            if (name := fields[field]) == "MsgOffset":
-                offset = decode_uint(data, at + 1)[0] >> 1
-            elif name == "MsgSize":
-                size = decode_uint(data, at + 1)[0] >> 1
-            at += width_at(data, at + 1) + 1
-    except IndexError:
-        raise gob.wrong("entries that are cut") from None
-    return offset, size, at + 1
 
 
 def _text(value: object) -> str:

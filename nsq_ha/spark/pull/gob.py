@@ -36,8 +36,12 @@ MAX_TYPES: Final = 64
 MAX_VALUES: Final = 4096
 """Fields of one value that are decoded. Each may be one byte, and becomes an object; calls have a few."""
 
-_LARGEST_DIGIT: Final = 128
-_MAX_WIDTH: Final = 8
+
+LARGEST_DIGIT: Final = 128
+"""Numbers below are one byte."""
+
+MAX_BYTES: Final = 9
+"""Of an encoded number."""
 
 
 # ---------------------------------------------------------------- encoding
@@ -45,7 +49,7 @@ _MAX_WIDTH: Final = 8
 
 def encode_uint(number: int) -> bytes:
     """Encode a number from 0: below 128 in one byte, otherwise after a byte with its negated length."""
-    if number < _LARGEST_DIGIT:
+    if number < LARGEST_DIGIT:
         return bytes((number,))
     digits = number.to_bytes((number.bit_length() + 7) // 8, "big")
     return bytes((256 - len(digits),)) + digits
@@ -276,7 +280,7 @@ class Decoder:
 def width_at(data: memoryview | bytes, position: int) -> int:
     """Return how many bytes the number at ``position`` takes."""
     digit = data[position]
-    return 1 if digit < _LARGEST_DIGIT else 257 - digit
+    return 1 if digit < LARGEST_DIGIT else 257 - digit
 
 
 def decode_uint(data: memoryview | bytes, position: int) -> tuple[int, int]:
@@ -288,10 +292,10 @@ def decode_uint(data: memoryview | bytes, position: int) -> tuple[int, int]:
     if position >= len(data):
         raise wrong("a value that is cut")
     digit = data[position]
-    if digit < _LARGEST_DIGIT:
+    if digit < LARGEST_DIGIT:
         return digit, position + 1
     end = position + 257 - digit
-    if end - position > _MAX_WIDTH + 1:
+    if end - position > MAX_BYTES:
         raise wrong(f"a number of {256 - digit} bytes")
     if end > len(data):
         raise wrong("a value that is cut")

@@ -3,7 +3,7 @@
 The invariants: the entries of the result follow each other without a gap in the partition's log, and the messages of
 each entry fill it exactly. So each message begins where the one before it ends, which is the chain rule.
 
-**Source:** ``spark.pull.calls``, which decodes the entries, and has the format of a message.
+**Source:** ``entries``, which decodes the entries; ``spark.pull.calls``, which has the format of a message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 
 from nsq_ha.base.identity import PARTITION_MASK, PARTITION_SHIFT
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.spark.pull.calls import EXT_MARK, EXT_MASK, HEAD_BYTES, Pulled, entries_of
+from nsq_ha.spark.pull.calls import EXT_MARK, EXT_MASK, HEAD_BYTES, Pulled
+from nsq_ha.spark.read.bulk.entries import entries_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -137,19 +138,16 @@ def cut(pulled: Pulled, asked: Range) -> tuple[StoredMessages, int] | None:
             follow the one before it.
         RemoteProtocolError: The answer is not understood.
     """
-    entries = entries_of(pulled)
-    if not entries:
+    offsets, sizes, pieces = entries_of(pulled)
+    if not len(offsets):
         return None
-    offsets = np.array([each.offset for each in entries], np.int64)
-    sizes = np.array([len(each.data) for each in entries], np.int64)
-    pieces = np.array([each.begin for each in entries], np.int64)
     if (sizes <= 0).any() or (offsets[1:] != (offsets + sizes)[:-1]).any():
         raise DamagedLogError("the entries of the log do not follow each other")
     rows = _rows(pulled.data, pieces, sizes, offsets, asked)
     partitions = rows.partitions
     if len(others := partitions[partitions != asked.partition]):
         raise DamagedLogError(f"a message belongs to partition {int(others[0])}")
-    return rows, len(entries)
+    return rows, len(offsets)
 
 
 def _rows(view: memoryview, pieces: Numbers, sizes: Numbers, offsets: Numbers, asked: Range) -> StoredMessages:

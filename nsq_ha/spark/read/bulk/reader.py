@@ -29,8 +29,9 @@ from nsq_ha.errors import NoLeaderError, NsqError, RemoteProtocolError, Response
 from nsq_ha.policy.liveness import SLOW_LINK
 from nsq_ha.spark.connection import Wire
 from nsq_ha.spark.pull import calls, gob
-from nsq_ha.spark.pull.calls import LogEntry, Pulled
+from nsq_ha.spark.pull.calls import Pulled
 from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
+from nsq_ha.spark.read.bulk.entries import entries_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +50,6 @@ HELD_BYTES: Final = 16 * 1024 * 1024
 LARGEST: Final = 2 * calls.MAX_BYTES
 """Bytes of a message that is received; the messages of an answer take half of them at most, its entries far less."""
 
-_LENGTH_BYTES: Final = 9
 _UNFLUSHED_PAUSE: Final = 0.05
 
 _DISPATCHER: Final = "gorpc.Dispatcher"
@@ -149,13 +149,13 @@ class BulkCopy:
     def _find(self, link: BulkLink, extent: Extent) -> tuple[int, int]:
         """Return the entry to begin with, as :func:`find_entry`."""
 
-        def look(number: int) -> LogEntry | Missing:
+        def look(number: int) -> tuple[int, int] | Missing:
             link.ask(self._request(number, 1))
             answer = self._accepted(link.answer(self._options.fetch_timeout))
-            entries = calls.entries_of(answer) if isinstance(answer, Pulled) else ()
-            if not entries:
-                return answer if isinstance(answer, str) else "later"
-            return entries[0]
+            if isinstance(answer, str):
+                return answer
+            entries = entries_of(answer)
+            return (int(entries.offsets[0]), int(entries.sizes[0])) if len(entries.sizes) else "later"
 
         found = find_entry(self._asked.start, extent, look)
         if found is None:
@@ -270,7 +270,9 @@ class BulkCopy:
         self._cluster.flush(self._asked.topic, self._asked.partition, self._node, self._options.channel_prefix)
 
 
-def find_entry(position: int, extent: Extent, look: Callable[[int], LogEntry | Missing]) -> tuple[int, int] | None:
+def find_entry(
+    position: int, extent: Extent, look: Callable[[int], tuple[int, int] | Missing]
+) -> tuple[int, int] | None:
     """Return the entry that contains ``position``, or the one that will begin there.
 
     The numbers double until one is too high, since a server logs a warning for each number beyond the end; then the
@@ -279,7 +281,7 @@ def find_entry(position: int, extent: Extent, look: Callable[[int], LogEntry | M
     Args:
         position: An offset inside the log.
         extent: The extent of the log.
-        look: Reads the entry with a number.
+        look: Reads offset and size of the entry with a number.
 
     Returns:
         Its number, and the bytes of an entry there or immediately before (0 if unknown), to guess how many to ask for.
@@ -293,12 +295,12 @@ def find_entry(position: int, extent: Extent, look: Callable[[int], LogEntry | M
         found = look(guess)
         if found == "cleaned":
             low, start, size = guess, extent.start, 0
-        elif isinstance(found, str) or found.offset > position:
+        elif isinstance(found, str) or found[0] > position:
             high, is_bounded = guess, True
-        elif position < found.offset + len(found.data):
-            return guess, len(found.data)
+        elif position < sum(found):
+            return guess, found[1]
         else:
-            low, start, size = guess, found.offset, len(found.data)
+            low, (start, size) = guess, found
     ends_there = size > 0 and start + size == position
     is_first = low == -1 and position == 0
     return (low + 1, size) if ends_there or is_first else None
@@ -386,5 +388,5 @@ class BulkLink(Wire):
         """Return where the length of the next message ends. None if it did not arrive yet."""
         if not self._buffer:
             return None
-        end = min(gob.width_at(self._buffer, 0), _LENGTH_BYTES + 1)
+        end = min(gob.width_at(self._buffer, 0), gob.MAX_BYTES + 1)
         return end if end <= len(self._buffer) else None
