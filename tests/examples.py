@@ -4,9 +4,6 @@ What a page can say about its examples, in comments that readers do not see::
 
     <!-- example: until="got it" -->     above a block; settings of that block
     <!-- output -->                      above a text block: what the block before it prints
-    <!-- run                             Python that readers need not see: topics, messages
-    cluster.create_topic("orders", 4)
-    -->
 
 Settings of a block:
 
@@ -22,8 +19,7 @@ Settings of a block:
 
 The Python blocks of a page run in the page's order. One that calls ``asyncio.run``
 is a program and runs on its own, as a reader would run it; others have the names
-that the blocks before them have left, and ``cluster`` (a DevCluster), ``folder``
-and ``stock``. ``await`` may stand at their top.
+that the blocks before them have left. ``await`` may stand at their top.
 An output may leave out what differs from run to run by ``...``.
 """
 
@@ -45,8 +41,6 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, Final
 
-from nsq_ha import Producer, Receipt
-from nsq_ha.admin import AdminClient
 from nsq_ha.devcluster import DevCluster
 from tests.spark_host import SparkHost
 from tests.support import programs
@@ -63,7 +57,7 @@ PROCESS_LIMIT: Final = 120.0
 SETTINGS: Final = frozenset({"until", "ctrl-c", "background", "file", "library", "skip", "run", "spark", "instead"})
 
 _FENCE: Final = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[^`\s]*)[^`]*$")
-_COMMENT: Final = re.compile(r"<!-- *(?P<kind>example:|output|run\b)(?P<text>.*?)-->", re.DOTALL)
+_COMMENT: Final = re.compile(r"<!-- *(?P<kind>example:|output)(?P<text>.*?)-->", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -73,11 +67,10 @@ class Example:
     Attributes:
         page: The file.
         line: Where the block begins, from 1.
-        language: As the fence says; ``python`` for hidden code.
+        language: As the fence says.
         code: Its text.
         settings: From the comment above it.
         output: What it prints. None when the page does not say.
-        hidden: It stands in a comment.
     """
 
     page: Path
@@ -86,7 +79,6 @@ class Example:
     code: str
     settings: dict[str, str] = field(default_factory=dict)
     output: str | None = None
-    hidden: bool = False
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -109,9 +101,7 @@ def examples_of(page: Path) -> list[Example]:
             while "-->" not in lines[index - 1]:
                 index += 1
             comment = _COMMENT.fullmatch("\n".join(lines[start:index]).strip())
-            if comment is not None and comment["kind"] == "run":
-                found.append(Example(page, start + 1, "python", comment["text"].strip("\n") + "\n", hidden=True))
-            elif comment is not None:
+            if comment is not None:
                 said = comment["kind"], comment["text"]
         elif opening := _FENCE.fullmatch(line):
             while index < len(lines) and not lines[index].strip().startswith(opening["fence"]):
@@ -130,7 +120,7 @@ def examples_of(page: Path) -> list[Example]:
 def _take(found: list[Example], example: Example, said: tuple[str, str] | None) -> None:
     kind, text = said or ("", "")
     if kind == "output":
-        if not found or found[-1].hidden:
+        if not found:
             raise ValueError(f"{example}: an output of no block")
         found[-1].output = example.code
         return
@@ -200,13 +190,7 @@ class PageRun:
         self._places = places or {}
         self._folder = folder
         self._spark = spark
-        self._names: dict[str, Any] = {
-            "__name__": "__main__",
-            "print": _print,
-            "cluster": cluster,
-            "folder": folder,
-            "stock": self._stock,
-        }
+        self._names: dict[str, Any] = {"__name__": "__main__", "print": _print}
         self._background: list[Running] = []
         self._tests: list[Example] = []
 
@@ -238,11 +222,11 @@ class PageRun:
                 await asyncio.wait({running.task})
 
     def _here(self, code: str) -> str:
-        """Return ``code`` with the address of the cluster (hidden code may have replaced it) and our folder."""
-        cluster: DevCluster = self._names["cluster"]
-        code = code.replace(ADDRESS, cluster.lookupd[0].removeprefix("http://")).replace(FOLDER, str(self._folder))
-        for written, address in self._places.items():
-            code = code.replace(written, address)
+        """Return ``code`` with the address of the cluster and our folder."""
+        address = self._cluster.lookupd[0].removeprefix("http://")
+        code = code.replace(ADDRESS, address).replace(FOLDER, str(self._folder))
+        for written, other in self._places.items():
+            code = code.replace(written, other)
         return code
 
     async def _run(self, example: Example) -> None:
@@ -364,15 +348,6 @@ class PageRun:
             timeout=PROCESS_LIMIT,
             check=False,
         )
-
-    async def _stock(self, topic: str, channel: str, bodies: Sequence[bytes], *, extended: bool = False) -> None:
-        """Make a topic of one partition with a channel, and publish to it."""
-        await asyncio.to_thread(self._cluster.create_topic, topic, extended=extended)
-        async with AdminClient(self._cluster.lookupd) as admin:
-            await admin.create_channel(topic, channel)
-        async with Producer(lookupd=self._cluster.lookupd) as producer:
-            outcomes = await producer.publish_many(topic, bodies)
-        assert all(isinstance(outcome, Receipt) for outcome in outcomes)
 
 
 def _awaited(statement: ast.stmt) -> ast.stmt:

@@ -27,7 +27,7 @@ PAGE = ROOT / "docs/how-to/spark-streams.md"
 def recipes() -> dict[str, Any]:
     names: dict[str, Any] = {}
     for example in examples_of(PAGE):
-        if example.language == "python" and not (example.hidden or {"library", "file"} & example.settings.keys()):
+        if example.language == "python" and not {"library", "file"} & example.settings.keys():
             exec(compile(example.code, str(example), "exec"), names)  # noqa: S102 - our own page
     return names
 
