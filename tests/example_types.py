@@ -1,8 +1,7 @@
 """Turns the Python examples of the pages into modules that type checkers can read.
 
 The blocks of a page that run one after the other become the body of one async
-function, since ``await`` may stand at their top; its parameters are the names
-that :mod:`tests.examples` provides. Programs and files become modules of their
+function, since ``await`` may stand at their top. Programs and files become modules of their
 own; a file that its page's tests import has its own name. Imports of the blocks
 stay where they are: a block is read as it stands.
 """

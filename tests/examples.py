@@ -1,12 +1,10 @@
 """Reads the examples out of Markdown pages and runs them.
 
-What a page can say about its examples, in comments that readers do not see::
+What a page says about a block stands behind the language on its fence, where readers do not see it::
 
-    <!-- example: until="got it" -->     above a block; settings of that block
-    <!-- output -->                      above a text block: what the block before it prints
+    ```python until="got it"
 
-Settings of a block:
-
+    output              a text block: what the block before it prints
     until="text"        stop it once it has printed this (it runs for ever)
     ctrl-c="text"       press Ctrl-C once it has printed this
     background="text"   go on with the page once it has printed this; it runs on to the page's end
@@ -48,16 +46,13 @@ from tests.support import programs
 ROOT: Final = Path(__file__).parents[1]
 ADDRESS: Final = "127.0.0.1:4161"
 """Stands for the cluster's nsqlookupd in all pages."""
-FOLDER: Final = "/etc/nsq"
-"""Stands for a folder of the page's own."""
 LIMIT: Final = 30.0
 """Seconds for one block."""
 PROCESS_LIMIT: Final = 120.0
 """The same for a program of its own."""
 SETTINGS: Final = frozenset({"until", "ctrl-c", "background", "file", "library", "skip", "run", "spark", "instead"})
 
-_FENCE: Final = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[^`\s]*)[^`]*$")
-_COMMENT: Final = re.compile(r"<!-- *(?P<kind>example:|output)(?P<text>.*?)-->", re.DOTALL)
+_FENCE: Final = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[^`\s]*)(?P<said>[^`]*)$")
 
 
 @dataclass(slots=True)
@@ -69,7 +64,7 @@ class Example:
         line: Where the block begins, from 1.
         language: As the fence says.
         code: Its text.
-        settings: From the comment above it.
+        settings: As the fence says.
         output: What it prints. None when the page does not say.
     """
 
@@ -88,47 +83,38 @@ def examples_of(page: Path) -> list[Example]:
     """Return the blocks of a page in their order.
 
     Raises:
-        ValueError: A comment makes no sense.
+        ValueError: A block does not end, or its settings make no sense.
     """
     found: list[Example] = []
     lines = page.read_text("utf-8").splitlines()
-    said: tuple[str, str] | None = None
     index = 0
     while index < len(lines):
-        start, line = index, lines[index]
+        start, opening = index, _FENCE.fullmatch(lines[index])
         index += 1
-        if line.lstrip().startswith("<!--"):
-            while "-->" not in lines[index - 1]:
-                index += 1
-            comment = _COMMENT.fullmatch("\n".join(lines[start:index]).strip())
-            if comment is not None:
-                said = comment["kind"], comment["text"]
-        elif opening := _FENCE.fullmatch(line):
-            while index < len(lines) and not lines[index].strip().startswith(opening["fence"]):
-                index += 1
-            if index == len(lines):
-                raise ValueError(f"{page}:{start + 1}: the block does not end")
-            code = "\n".join(text[len(opening["indent"]) :] for text in lines[start + 1 : index]) + "\n"
+        if opening is None:
+            continue
+        while index < len(lines) and not lines[index].strip().startswith(opening["fence"]):
             index += 1
-            _take(found, Example(page, start + 1, opening["language"], code), said)
-            said = None
-        elif line.strip() and said is not None:
-            raise ValueError(f"{page}:{start + 1}: the comment above stands before no block")
+        if index == len(lines):
+            raise ValueError(f"{page}:{start + 1}: the block does not end")
+        code = "\n".join(text[len(opening["indent"]) :] for text in lines[start + 1 : index]) + "\n"
+        index += 1
+        _take(found, Example(page, start + 1, opening["language"], code), opening["said"])
     return found
 
 
-def _take(found: list[Example], example: Example, said: tuple[str, str] | None) -> None:
-    kind, text = said or ("", "")
-    if kind == "output":
+def _take(found: list[Example], example: Example, said: str) -> None:
+    if said.strip() == "output":
         if not found:
             raise ValueError(f"{example}: an output of no block")
         found[-1].output = example.code
         return
-    for word in shlex.split(text):
-        name, _, value = word.partition("=")
-        if name not in SETTINGS:
-            raise ValueError(f"{example}: unknown setting {name!r}")
-        example.settings[name] = value
+    if not example.language.startswith("{"):  # behind a directive stand its arguments
+        for word in shlex.split(said):
+            name, _, value = word.partition("=")
+            if name not in SETTINGS:
+                raise ValueError(f"{example}: unknown setting {name!r}")
+            example.settings[name] = value
     found.append(example)
 
 
@@ -222,11 +208,10 @@ class PageRun:
                 await asyncio.wait({running.task})
 
     def _here(self, code: str) -> str:
-        """Return ``code`` with the address of the cluster and our folder."""
-        address = self._cluster.lookupd[0].removeprefix("http://")
-        code = code.replace(ADDRESS, address).replace(FOLDER, str(self._folder))
-        for written, other in self._places.items():
-            code = code.replace(written, other)
+        """Return ``code`` with the addresses of the clusters."""
+        code = code.replace(ADDRESS, self._cluster.lookupd[0].removeprefix("http://"))
+        for written, address in self._places.items():
+            code = code.replace(written, address)
         return code
 
     async def _run(self, example: Example) -> None:

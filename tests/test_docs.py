@@ -136,6 +136,12 @@ def test_a_page_hides_no_code() -> None:
     assert not [named(page) for page in PAGES if re.search(r"<!--[^>]*\n", page.read_text("utf-8"))]
 
 
+def test_a_page_names_each_file_that_its_reader_saves() -> None:
+    files = [(example, example.settings["file"]) for example in EXAMPLES if "file" in example.settings]
+    assert len(files) > 20
+    assert not [str(example) for example, name in files if f"`{name}`" not in example.page.read_text("utf-8")]
+
+
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
 def test_a_readme_names_the_command_for_the_job_and_that_for_the_tests(name: str) -> None:
     commands = re.findall(r"`(make \w+)", (ROOT / name).read_text("utf-8"))
@@ -306,7 +312,7 @@ def test_local_links_of_the_readme_lead_somewhere(name: str) -> None:
 
 def test_the_chinese_readme_shows_the_same_code_and_links_as_the_english_one() -> None:
     english, chinese = ((ROOT / name).read_text("utf-8") for name in ("README.md", "README.zh-CN.md"))
-    for pattern in (r"^```\w+\n.*?^```$", r"^## ", r"\]\((docs/[^)]+)\)"):
+    for pattern in (r"^```\w+[^`]*?\n.*?^```$", r"^## ", r"\]\((docs/[^)]+)\)"):
         found = re.findall(pattern, english, re.MULTILINE | re.DOTALL)
         assert found
         assert re.findall(pattern, chinese, re.MULTILINE | re.DOTALL) == found, pattern
@@ -326,7 +332,7 @@ def test_an_index_shows_the_readme_without_what_leads_nowhere_there() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     text = index_page.shown(readme)
     assert not re.findall(r"!\[|\]\((?!https?://)|<!--|中文", text)
-    blocks, headings = r"^```\w+\n.*?^```$", r"^#+ .*"
+    blocks, headings = r"^```\w+[^`]*?\n.*?^```$", r"^#+ .*"
     for pattern in (blocks, headings):
         found = re.findall(pattern, readme, re.MULTILINE | re.DOTALL if pattern is blocks else re.MULTILINE)
         assert len(found) > 3
