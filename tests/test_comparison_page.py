@@ -3,11 +3,11 @@
 import re
 
 from tests.examples import ROOT
-from tests.support.pages import named_in
+from tests.support.pages import items_of, named_in
 
 _, *OURS, OTHERS = (ROOT / "docs" / "reference" / "comparison.md").read_text("utf-8").split("\n## ")
-FEATURES = re.findall(r"^- .*(?:\n  .*)*", "\n".join(OURS), re.MULTILINE)
-LACKING = re.findall(r"^- .*(?:\n  .*)*", OTHERS, re.MULTILINE)
+FEATURES = items_of("\n".join(OURS))
+LACKING = items_of(OTHERS)
 
 
 def test_the_page_is_about_something() -> None:

@@ -7,10 +7,14 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 
 
+def items_of(text: str) -> list[str]:
+    """Return the items of the lists of a text that are not inside others."""
+    return re.findall(r"^- .*(?:\n  .*)*", text, re.MULTILINE)
+
+
 def rows_of(page: str) -> list[str]:
     """Return the items of a page's lists that name tests."""
-    lines = (ROOT / page).read_text().splitlines()
-    return [line for line in lines if line.startswith("- ") and named_in(line)]
+    return [item for item in items_of((ROOT / page).read_text("utf-8")) if named_in(item)]
 
 
 def named_in(text: str) -> list[str]:
