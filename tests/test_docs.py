@@ -132,7 +132,7 @@ def test_the_examples_of_a_page_run(
 
 
 def test_a_page_hides_no_code() -> None:
-    """What a comment holds beside settings would be run by nobody."""
+    """What a comment holds would be run by nobody."""
     assert not [named(page) for page in PAGES if re.search(r"<!--[^>]*\n", page.read_text("utf-8"))]
 
 
