@@ -37,7 +37,7 @@ WORDS = {
 
 @pytest.mark.parametrize(("word", "page"), WORDS.items())
 def test_the_search_finds_the_words_of_other_clients(word: str, page: str) -> None:
-    entries = re.findall(r"! ([^,\n]+)", (DOCS / f"{page}.md").read_text("utf-8").partition("```\n")[0])
+    entries = re.findall(r"!([^,\n]+)", (DOCS / f"{page}.md").read_text("utf-8").partition("```\n")[0])
     assert word in entries
 
 

@@ -100,20 +100,6 @@ def test_a_database_has_each_row_once_whatever_is_repeated(
 
 
 @pytest.mark.slow
-def test_a_watermark_on_the_time_of_the_publish(
-    spark: SparkSession, dev_cluster: DevCluster, publish: Publish, recipes: dict[str, Any], tmp_path: Path
-) -> None:
-    topic = dev_cluster.create_topic("recipe_minutes", 2)
-    spread(publish, topic, numbered(30))
-    rows = recipes["since"](spark, dev_cluster.lookupd[0], topic, 0)
-    counts = recipes["per_minute"](rows).writeStream.format("memory").queryName("minutes").outputMode("update")
-    counts = counts.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
-    progress = run_to_end(counts.start)
-    assert sum(row["count"] for row in spark.table("minutes").collect()) == 30
-    assert progress[-1]["stateOperators"][0]["numRowsDroppedByWatermark"] == 0
-
-
-@pytest.mark.slow
 def test_rows_of_a_table_keep_the_order_of_their_keys(
     spark: SparkSession, dev_cluster: DevCluster, recipes: dict[str, Any]
 ) -> None:
