@@ -387,7 +387,7 @@ class Consumer(SingleUseClient):
     def get(self, *, timeout: float | None = None) -> Coroutine[Any, Any, Message]:
         """Return an awaitable for the next message, as iterating does, for a limited time.
 
-        That nothing came in time does not mean that the channel is empty: see "Read until nothing comes".
+        That nothing came in time does not mean that the channel is empty: see "Read until the channel is empty".
 
         Cancelling it loses no message.
 

@@ -222,7 +222,7 @@ class ProducerConfig(ClientConfig):
     report, either. A larger batch is sent in parts, and a message that fits into no batch alone."""
 
     compress_body: BodyCodec | _Codecs | None = None
-    """Compress bodies as Go programs do, for all topics or, with a mapping, for these: see "Bodies and headers". The
+    """Compress bodies as Go programs do, for all topics or, with a mapping, for these: see "Compressed bodies". The
     topics must be extended, since headers say how a body is compressed."""
 
 
