@@ -84,7 +84,7 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incide
     elif heads and is_running:
         (part, flow), returned = heads[0], sum(flow.returned for _, flow in heads)
         names = some([f"message {flow.done + 1} of {each.topic}-{each.partition}" for each, flow in heads], 3)
-        came = (f"it came back {counted(returned, 'time')}",) if returned else ()
+        came = (f"{'it' if len(heads) == 1 else 'they'} came back {counted(returned, 'time')}",) if returned else ()
         yield of(
             trouble="blocked",
             cause=f"{names} block{'s' if len(heads) == 1 else ''} {{}}",
@@ -108,10 +108,9 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incide
             is_bad=not held or any(_is_long(reading, row, flow) for _, flow in still),
             **_lasts(still),
         )
-    if is_running:
+    if is_running and not heads:
         flows = [flow for _, flow in parts]
-        failing = [] if heads else list(_failing(of, row, flows))
-        yield from failing or _lagging(of, waits, flows)
+        yield from list(_failing(of, row, flows)) or _lagging(of, waits, flows)
     if channel.state:
         remedy, cause = f"if that is over: nsq-ha channel resume {command}", f"{{}} is {channel.state}"
         yield of(trouble="stopped", cause=cause, effects=waits if channel.depth else (), remedy=remedy, is_bad=False)

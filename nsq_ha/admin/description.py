@@ -109,8 +109,8 @@ class ProducerStats(msgspec.Struct, frozen=True, gc=False):
         user_agent: Its library and version.
         hostname: The name of its host; empty on a partitioned nsqd, which does not tell.
         messages: Number of messages that it published there.
-        failed: How many could not be stored; 0 on a plain nsqd, which does not tell.
-        last_at: When it last published, in Unix seconds; 0 on a plain nsqd.
+        failed: How many could not be stored; 0 on a plain nsqd.
+        since: When it first published, in Unix seconds; 0 on a plain nsqd, which does not tell.
     """
 
     address: str = _named("remote_address", "")
@@ -118,7 +118,7 @@ class ProducerStats(msgspec.Struct, frozen=True, gc=False):
     hostname: str = ""
     messages: Int64 = _named("pub_count", 0)
     failed: Int64 = _named("err_count", 0)
-    last_at: Int64 = _named("last_pub_ts", 0)
+    since: Int64 = _named("last_pub_ts", 0)  # the server sets it once
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def brief(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return NONE
     value = seconds * 1000
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{value:.1f} ms" if 0 < value < 10 else f"{value:.0f} ms"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{value:.{1 if value < 10 and value % 1 else 0}f} ms"
 
 
 def span(seconds: float | None) -> str:

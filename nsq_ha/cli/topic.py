@@ -291,7 +291,7 @@ _PRODUCER_COLUMNS: Final = (
     FigureColumn("partition", 3, lambda each: None if each["partition"] is None else str(each["partition"])),
     FigureColumn("published", 0, lambda each: number(each["messages"])),
     FigureColumn("failed", 1, lambda each: number(each["failed"])),
-    FigureColumn("last", 2, lambda each: age(each["last_at"], time.time())),
+    FigureColumn("since", 2, lambda each: age(each["since"], time.time())),
 )
 
 
@@ -299,7 +299,7 @@ _PRODUCER_COLUMNS: Final = (
 def producers(name: str, cluster: ClusterAccess, as_json: bool | None) -> bool:
     """List the connections that publish to the topic NAME, as the nsqds report them.
 
-    A plain (upstream) nsqd does not tell how many failed, and when the last one was.
+    A plain (upstream) nsqd does not tell how many failed, and since when.
 
     Exit code 1 if an nsqd does not say what it has.
     """

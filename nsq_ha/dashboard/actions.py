@@ -63,7 +63,7 @@ class ActionTarget(NamedTuple):
         place = self.topic if self.partition is None else f"{self.topic}-{self.partition}"
         if self.nsqd:
             return f"{place} at {self.nsqd}" if place else self.nsqd
-        return (f"{place}/{self.channel}" if self.channel else place) or "cluster"
+        return (f"{place}/{self.channel}" if self.channel else place) or "the cluster"
 
     @property
     def name(self) -> str:

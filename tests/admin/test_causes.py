@@ -100,7 +100,7 @@ HALF = (LookupdState("http://l0:4161", True, "", (A, B)), LookupdState("http://l
         (after(104.0, node(1, *LED), ill("NOK - x"), node(3)), ["nsqd n:2 is not healthy; it says NOK - x"]),
         (
             after(104.0, slow(1, 1.4, *LED), slow(2, 0.003), slow(3, 0.003)),
-            ["nsqd n:1 is slow: it answered after 1.4 s, the others after 3.0 ms"],
+            ["nsqd n:1 is slow: it answered after 1.4 s, the others after 3 ms"],
         ),
         (after(104.0, slow(1, 1.4, *LED), slow(2, 1.0), slow(3, 1.2)), []),
         (

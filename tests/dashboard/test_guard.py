@@ -145,7 +145,7 @@ def test_targets() -> None:
     moved = target_of(ACTIONS["move-leader"], {"topic": "a", "partition": "3", "to": " n:1 "})
     assert moved == ActionTarget("a", partition=3, given={"to": "n:1"})
     subjects = {each.subject for each in (moved, ActionTarget("a", "c"), ActionTarget("a", nsqd="n:1"), ActionTarget())}
-    assert subjects == {"a-3", "a/c", "a at n:1", "cluster"}
+    assert subjects == {"a-3", "a/c", "a at n:1", "the cluster"}
     for name, fields in (
         ("pause-channel", {"topic": "a"}),
         ("pause-channel", {"topic": "a b", "channel": "c"}),

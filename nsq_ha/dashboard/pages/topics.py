@@ -232,14 +232,14 @@ def _producers(board: Board, name: str) -> Html:
         TableColumn("client", lambda each: join(f"{each[1].hostname} ", tag("small", each[1].address))),
         TableColumn("library", lambda each: each[1].user_agent or figures.NONE),
         TableColumn("nsqd", lambda each: ui.node_link(each[0].nsqd)),
-        ui.number("published", lambda each: figures.count(each[1].messages)),
     ]
     if not board.reading.is_plain:
         columns += [
             ui.number("partition", lambda each: str(each[0].partition)),
+            ui.number("since", lambda each: figures.span(board.reading.at - each[1].since)),
             ui.number("failed", lambda each: figures.count(each[1].failed)),
-            ui.number("last", lambda each: figures.span(board.reading.at - each[1].last_at)),
         ]
+    columns.append(ui.number("published", lambda each: figures.count(each[1].messages)))
     rows = [(part, each) for part in parts for each in part.producers]
     empty = "Nobody is connected who published to it."
     return ui.table("producers", columns, rows, key=lambda e: f"{e[1].address} {e[0].partition}", empty=empty)
@@ -341,7 +341,7 @@ def distributions(rows: Iterable[tuple[str, str, Sequence[int], Sequence[str]]])
     """
     columns = (
         TableColumn("of", lambda row: row[0]),
-        TableColumn("at", lambda row: row[1]),
+        TableColumn("partition", lambda row: row[1]),
         TableColumn("messages", lambda row: ", ".join(_below(*row[2:]))),
     )
     counted = [row for row in rows if any(row[2])]
