@@ -225,7 +225,7 @@ def _print_spark(report: Report, rate: float | None) -> None:
     if found.page is not None:
         # In the words of the page, which counts messages: the table above counts deliveries.
         again = found.anomalies.get("repeated", 0)
-        repeats = f" ({again:,} repeated: delivered again after they were finished)" if again else ""
+        repeats = f" ({again:,} delivered again after they were finished)" if again else ""
         click.echo(f"every message's life: {found.page}{repeats}")
 
 

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, Latency
+from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, Latency, ProducerStats
+from nsq_ha.admin.description import Stats, partition_stats
 from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
 from tests.admin.scripted import Scripted, part
 from tests.engine.lookups.loopback import LIMIT, Fake
@@ -175,3 +177,23 @@ async def test_clients_that_an_older_nsqd_lists_without_a_count_are_counted(
     cluster.nsqd.answer("/stats", {"topics": [part(None, "billing", clients=[CLIENT, CLIENT])]})
     found = await asyncio.wait_for(admin.stats(), LIMIT)
     assert [channel.clients for topic in found.topics for channel in topic.channels] == [2]
+
+
+def test_those_who_publish_are_known_by_topic() -> None:
+    """A plain nsqd lists them beside its topics, with what each published to them."""
+    client = {
+        "remote_address": "10.0.0.9:5",
+        "user_agent": "go-nsq/1",
+        "pub_count": 7,
+        "err_count": 1,
+        "last_pub_ts": 9,
+    }
+    own = {"topic_name": "a", "topic_partition": "0", "client_pub_stats": [client], "hourly_pubsize": 5}
+    (entry,) = partition_stats(msgspec.convert({"topics": [own]}, Stats))
+    assert (entry.hourly_bytes, entry.producers) == (5, (ProducerStats("10.0.0.9:5", "go-nsq/1", "", 7, 1, 9),))
+    counts = [{"topic": "a", "count": 3}, {"topic": "b", "count": 4}]
+    plain = {"remote_address": "10.0.0.9:5", "user_agent": "go-nsq/1", "hostname": "h", "pub_counts": counts}
+    found = partition_stats(
+        msgspec.convert({"topics": [{"topic_name": "a"}, {"topic_name": "c"}], "producers": [plain]}, Stats)
+    )
+    assert [each.producers for each in found] == [(ProducerStats("10.0.0.9:5", "go-nsq/1", "h", 3),), ()]

@@ -89,3 +89,27 @@ def test_a_plain_cluster(invoke: Invoke, name: str) -> None:
         assert result.exit_code == 1
         assert result.stderr.startswith(f"nsqd {silent} hangs or is cut off")
         assert [line.split()[:2] for line in result.stdout.splitlines() if silent in line] == [[silent, "hangs"]]
+
+
+def test_an_upgrade_begins_and_ends(cluster: DevCluster, invoke: Invoke) -> None:
+    assert invoke("node", "begin-upgrade").exit_code == 0
+    assert "the cluster is unstable" in invoke("node", "list").stderr
+    assert invoke("node", "end-upgrade").exit_code == 0
+    assert "the cluster is unstable" not in invoke("node", "list").stderr
+
+
+def test_all_is_taken_from_a_node(invoke: Invoke) -> None:
+    with DevCluster(nsqds=2, time_scale=0.02) as other:
+        other.create_topic("orders", 1, 1)
+        leader = other.nsqds[other.leader("orders", 0) or ""]
+        done = invoke("node", "remove", leader, "--yes", lookupd=",".join(other.lookupd))
+        assert (done.exit_code, f"nsq-ha node forget {leader}" in done.stderr) == (0, True)
+        assert other.nsqds[other.leader("orders", 0) or ""] != leader
+
+
+def test_a_name_that_may_be_meant_is_named(invoke: Invoke) -> None:
+    with DevCluster(nsqds=1, nsqlookupds=1, time_scale=0.02) as other:
+        other.create_topic("orders")
+        for command in (("topic", "describe"), ("stat",), ("lookup",)):
+            refused = invoke(*command, "ordres", lookupd=other.lookupd[0])
+            assert "there is no topic 'ordres': did you mean orders? Otherwise create it" in refused.stderr

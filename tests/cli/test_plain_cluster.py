@@ -266,8 +266,13 @@ async def test_a_description_shows_each_nsqd(plain: Plain, call: Call) -> None:
     plain.has_topic(0, 1)
     channel = {"channel_name": "billing", "depth": 4, "in_flight_count": 2, "deferred_count": 3, "client_count": 7}
     topic = {"topic_name": "orders", "channels": [channel], "depth": 8, "message_count": 100}
-    plain.nsqds[0].answer("/stats", {"topics": [topic]})
+    published = {"remote_address": "10.0.0.9:5", "pub_counts": [{"topic": "orders", "count": 3}]}
+    plain.nsqds[0].answer("/stats", {"topics": [topic], "producers": [published]})
     addresses = [f"127.0.0.1:{nsqd.port + 1}" for nsqd in plain.nsqds]
+    producers = await call(plain, "topic", "producers", "orders")
+    (entry,) = map(json.loads, producers.stdout.splitlines())
+    assert (producers.exit_code, entry["address"], entry["messages"]) == (1, "10.0.0.9:5", 3)
+    assert (entry["nsqd"], entry["partition"]) == (addresses[0], None)
 
     described = await call(plain, "topic", "describe", "orders")
     assert (described.exit_code, f"no statistics of {addresses[1]}" in described.stderr) == (1, True)

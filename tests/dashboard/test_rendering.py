@@ -10,7 +10,15 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from nsq_ha.admin import Latency, LookupdState, StoredMessage
+from nsq_ha.admin import (
+    Latency,
+    LookupdState,
+    PartitionDescription,
+    ProducerStats,
+    StoredMessage,
+    TopicDescription,
+    TopicView,
+)
 from nsq_ha.admin.browsing import Browsed, LogLook, LogPlace, with_plugin
 from nsq_ha.base.markup import Html, join, path, query, tag
 from nsq_ha.dashboard import figures
@@ -113,6 +121,33 @@ def test_every_page_shows_its_parts() -> None:
     assert "12 s" in joined["orders/billing"]
     assert "go-nsq/1" in joined["n:4150"]
     assert "Leaders cannot be moved now" in joined["Nodes"]
+
+
+def test_a_topic_shows_who_publishes_and_what_is_counted() -> None:
+    kept = History(5)
+    led = dataclasses.replace(
+        partition("a", 0, dataclasses.replace(channel("c"), finished_within=(0, 5) + (0,) * 9 + (1,))),
+        producers=(ProducerStats("10.0.0.9:5", "go-nsq/1", "", 7, 1, 9),),
+        sizes=(3, 0, 2),
+    )
+    view = TopicView("a", None, {}, complete=True, exists=True)
+    described = TopicDescription(view, (PartitionDescription(0, None, True, (), led),), "")
+    kept.add(dataclasses.replace(reading(10, node(4150, led)), details={"a": described}, has_clients=True))
+    board = Board(kept, 10.0)
+    text = topic_page(board, "a").content
+    row = re.findall(r'<tr data-key="10.0.0.9:5 0">(.*?)</tr>', text)[0]
+    cells = dict(re.findall(r'data-label="([^"]+)"><div>([^<]+)', row))
+    assert cells == {
+        "client": " ",
+        "library": "go-nsq/1",
+        "partition": "0",
+        "since": "1 s",
+        "failed": "1",
+        "published": "7",
+    }
+    assert "&lt; 100 B: 3, &lt; 2 kB: 2" in text
+    assert "&lt; 32 ms: 5, longer: 1" in channel_page(board, "a", "c").content
+    assert 'data-label="disk"><div>300 B' in topics(board).content
 
 
 def test_buttons_are_only_for_those_who_may_change() -> None:
