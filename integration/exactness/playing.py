@@ -22,6 +22,8 @@ from integration.exactness.writer import Writer
 from integration.holding import run_held, running_held
 from integration.jobs import Job, running, wait_until
 from integration.replays import is_fresh, of
+from nsq_ha.admin import AdminClient
+from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.cluster import BlockingCluster
 from tests.support.spark_queries import TOO_SLOW
@@ -59,10 +61,11 @@ class Result:
 
 def obstacle(scenario: Scenario | SinkScenario, cluster: ClusterUnderTest, *, is_real: bool) -> str:
     """Say why a scenario cannot be played; empty if it can."""
-    if scenario.fault == "leader" and is_real and not os.environ.get(NODE_VARIABLE):
-        return f"killing a leader needs {NODE_VARIABLE}"
-    if scenario.fault == "leader" and cluster.nodes < REPLICAS:
-        return f"killing a leader needs {REPLICAS} nsqds"
+    kills = scenario.fault in ("leader", "follower")
+    if kills and is_real and not os.environ.get(NODE_VARIABLE):
+        return f"killing a {scenario.fault} needs {NODE_VARIABLE}"
+    if kills and cluster.nodes < REPLICAS:
+        return f"killing a {scenario.fault} needs {REPLICAS} nsqds"
     if scenario.fault == "worker" and not Path("/proc/self/stat").exists():
         return "killing a worker needs /proc"
     return ""
@@ -165,6 +168,36 @@ def _kill_leader(job: Job, spark: SparkSession, cluster: ClusterUnderTest, *, af
         wait(lambda: job.commits >= done + 3)
 
 
+def _kill_follower(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
+    """Kill a node that only follows, and start it when micro-batches end behind what its leader could not commit.
+
+    Until the leader does without it, for some 20 s, what is published is written and not committed.
+    """
+    with running(job) as wait:
+        wait(lambda: job.commits >= 1)
+        leaders = {cluster.leader(job.topic, partition) for partition in range(PARTITIONS)}
+        held = asyncio.run(_holders(cluster, job.topic))
+        follower = next((each for each in held if each not in leaders), None) or held[-1]
+        cluster.kill_node(follower)
+        try:
+            done = job.commits
+            wait(lambda: job.commits >= done + 3)
+            cluster.await_writable()
+        finally:
+            cluster.start_node(follower)
+        done = job.commits
+        wait(lambda: job.commits >= done + 1)
+
+
+async def _holders(cluster: ClusterUnderTest, topic: str) -> list[str]:
+    """Return the TCP addresses of the nodes that hold partition 0, its leader first."""
+    async with AdminClient(cluster.lookupd) as admin:
+        leader = (await admin.describe(topic)).view.leaders[0]
+    async with NsqdHttp(leader) as nsqd:
+        parts = [each.split(":") for each in await nsqd.replicas(topic, 0)]
+    return sorted((f"{host}:{port}" for host, _, port, *_ in parts), key=lambda each: each != leader.address)
+
+
 def trouble(scenario: Scenario | SinkScenario) -> Trouble:
     """Return what runs the first query of a scenario."""
     driver = _kill_driver_early if scenario.early else _kill_driver_late
@@ -175,6 +208,7 @@ def trouble(scenario: Scenario | SinkScenario) -> Trouble:
         "worker": _kill_workers,
         "driver": driver,
         "leader": leader,
+        "follower": _kill_follower,
     }
     return faults[scenario.fault]
 
@@ -195,6 +229,14 @@ def whole_log(cluster: ClusterUnderTest, topic: str) -> list[Row]:
 def _extents(cluster: ClusterUnderTest, topic: str) -> tuple[dict[int, Node], dict[int, int]]:
     """Return leaders and numbers of the newest messages, by partition, once these can be found."""
     wait_until(lambda: not is_fresh(cluster, topic))
+    newest: dict[int, int] = {}
     with BlockingCluster(cluster.lookupd) as asked:
-        leaders = dict(asked.view(topic).leaders)
-        return leaders, {each: asked.extents(topic, node)[each].messages for each, node in leaders.items()}
+
+        def is_known() -> bool:
+            leaders = asked.view(topic).leaders
+            found = {number: asked.extents(topic, node).get(number) for number, node in leaders.items()}
+            newest.update({number: each.messages for number, each in found.items() if each is not None})
+            return len(newest) == PARTITIONS
+
+        wait_until(is_known)  # an nsqd may have lost a partition that the nsqlookupds still name
+        return dict(asked.view(topic).leaders), newest

@@ -13,7 +13,7 @@ PARTITIONS: Final = 2
 
 KINDS: Final = ("plain", "ordered", "extended")
 FETCHES: Final = ("subscribe", "bulk")
-FAULTS: Final = ("none", "worker", "driver", "leader")
+FAULTS: Final = ("none", "worker", "driver", "leader", "follower")
 """What is killed in the middle of a query."""
 LIMITS: Final = ("none", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "maxTimePerTrigger")
 CUTS: Final = ("none", "none", "minPartitions", "maxRecordsPerPartition")

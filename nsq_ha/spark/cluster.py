@@ -17,6 +17,7 @@ import contextlib
 import gc
 import logging
 import os
+import re
 import secrets
 import time
 from dataclasses import dataclass
@@ -26,7 +27,15 @@ from nsq_ha.admin.nsqd_http import NsqdHttp, Search, StoredMessage
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.engine.servers import GRACE, Servers
-from nsq_ha.errors import ConfigError, LookupUnavailableError, NoLeaderError, NsqError, ServerError
+from nsq_ha.errors import (
+    ChannelNotRegisteredError,
+    ConfigError,
+    LookupUnavailableError,
+    NoLeaderError,
+    NsqError,
+    RemoteProtocolError,
+    ServerError,
+)
 from nsq_ha.options.checks import EPHEMERAL_SUFFIX
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView, merge
@@ -50,6 +59,10 @@ _PAUSE: Final = 2.0  # without an answer; but if nothing shows a change:
 _ROUTINE_PAUSE: Final = 15.0
 
 _REUSED: Final = "SPARK_REUSE_WORKER"  # a variable that Spark sets to 1 in processes that run several tasks
+_FLUSHED_WITHIN: Final = 0.1  # a new channel flushes on its own
+_FLUSHED_LOOK: Final = 0.005
+_CHANNEL_END: Final = re.compile(rb"channel end : &\{\{\{\d+ \d+\} (\d+)\} (\d+)\}")
+
 _COLLECTED_EACH: Final = 100_000  # new objects; a search for cycles costs as much as reading 700 messages
 
 
@@ -62,8 +75,8 @@ class Extent:
 
     Attributes:
         start: Offset of the oldest kept message.
-        end: Offset after the newest message; the last part may not be
-            committed to the replicas yet, and so not be readable.
+        end: Offset after the newest message; of those that :meth:`BlockingCluster.extents` returns, the last part may
+            not be committed to the replicas yet.
         messages: Number of messages ever stored, which is the number of the newest one.
     """
 
@@ -104,6 +117,7 @@ class BlockingCluster:
         self._known: dict[tuple[str, str], Any] = {}  # the answers, by question and topic
         self._answered_at: dict[tuple[str, str], float] = {}
         self._failed_at = 0.0
+        self._committed: dict[tuple[str, int], tuple[Node, Extent]] = {}
         self._look: dict[Node, Mapping[str, dict[int, Extent]] | NsqError] | None = None
 
     def __enter__(self) -> Self:
@@ -250,6 +264,37 @@ class BlockingCluster:
         start = StartFrom.offset(offset)
         self._ask(node, self._nsqd(node).start_channel_from(topic, partition, channel, start))
 
+    def committed(  # noqa: PLR0917 - a partition, and how its channel is called
+        self, topic: str, partition: int, node: Node, seen: Extent, channel: str | None, prefix: str
+    ) -> Extent:
+        """Return the extent up to the last committed message, where the extents of :meth:`extents` may end later.
+
+        They include what was written and not committed yet. While a replica does not answer, that lasts up to half a
+        minute, and ends with other messages in its place. No channel goes beyond what is committed.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            node: Its leader.
+            seen: Its extent, just reported.
+            channel: A channel of a topic that accepts only registered ones.
+            prefix: Prefix of the name of a temporary channel.
+
+        Raises:
+            NsqError: No usable answer; look the leader up again.
+        """
+        place = topic, partition
+        if self._committed.get(place) == (node, seen):
+            return seen
+        try:
+            extent = self._flushed(topic, partition, node, prefix, seen)
+        except ChannelNotRegisteredError:
+            extent = seen
+            with contextlib.suppress(NsqError):  # before its first subscription, the leader does not know the channel
+                extent = self._channel_extent(topic, partition, node, channel or "", seen)
+        self._committed[place] = node, extent
+        return extent
+
     def flush(self, topic: str, partition: int, node: Node, prefix: str) -> None:
         """Make the leader flush acknowledged messages, as it does for a new channel, which is deleted immediately.
 
@@ -263,12 +308,35 @@ class BlockingCluster:
 
         Source: youzan/nsq nsqd/topic.go (flushForChannelMoreData); seen on the real server, 6 of 6.
         """
+        with contextlib.suppress(NsqError):
+            self._flushed(topic, partition, node, prefix, Extent(0, 0))
+
+    def _flushed(self, topic: str, partition: int, node: Node, prefix: str, seen: Extent) -> Extent:
+        """Flush, and return where the messages end that a channel may have, if possible not before ``seen`` does."""
         key = topic, partition, node, prefix
         channel = self.unanswered[key] = self.unanswered.get(key) or temporary_channel(prefix)
+        self._ask(node, self._nsqd(node).change_channel("create", topic, partition, channel))
+        until = time.monotonic() + _FLUSHED_WITHIN
+        while True:
+            extent = self._channel_extent(topic, partition, node, channel, seen)
+            if extent.end >= seen.end or time.monotonic() >= until:
+                break
+            time.sleep(_FLUSHED_LOOK)
         with contextlib.suppress(NsqError):
-            self._ask(node, self._nsqd(node).change_channel("create", topic, partition, channel))
-            self.delete_channel(topic, partition, node, channel)
+            # A leader that waits for a replica deletes it only afterwards, and the next question takes it.
+            nsqd = NsqdHttp(node, timeout=_FLUSHED_WITHIN, client=self._http())
+            self._ask(node, nsqd.change_channel("delete", topic, partition, channel))
             del self.unanswered[key]
+        return extent
+
+    def _channel_extent(self, topic: str, partition: int, node: Node, channel: str, seen: Extent) -> Extent:
+        """Return the extent up to the last message that a channel may have; only a text of nsqd's says that."""
+        place = {"topic": topic, "partition": str(partition), "channel": channel}
+        text = self._ask(node, self._nsqd(node).request("GET", "/message/stats", place))
+        found = _CHANNEL_END.search(text)
+        if found is None:
+            raise RemoteProtocolError(f"nsqd {node.address} does not say where channel {channel!r} of {topic!r} ends")
+        return Extent(seen.start, *map(int, found.groups()))
 
     def delete_channel(self, topic: str, partition: int, node: Node, channel: str) -> None:
         """Delete ``channel``; raises as :meth:`open_channel`."""

@@ -28,11 +28,13 @@ class LaggingLog:
         sizes: Bytes of each message.
         fresh: How many of the newest are acknowledged and not flushed.
         flushes_after: Questions about fresh messages until all is flushed. None for never.
+        pending: Bytes after them that are written and not committed: a replica does not answer.
     """
 
     sizes: Sequence[int]
     fresh: int = 0
     flushes_after: int | None = None
+    pending: int = 0
     asked: list[tuple[str, int]] = field(default_factory=list)
 
     @property
@@ -46,8 +48,8 @@ class LaggingLog:
             "topic_partition": str(partition),
             "is_leader": True,
             "backend_start": 0,
-            "backend_depth": self.offsets[-1],
-            "message_count": len(self.sizes),
+            "backend_depth": self.offsets[-1] + self.pending,
+            "message_count": len(self.sizes) + (self.pending > 0),
             "channels": [],
         }
 
@@ -102,6 +104,7 @@ class LaggingCluster:
             node = f"http://127.0.0.1:{4151 + 10 * number}"
             mock.get(f"{node}/stats").mock(side_effect=self._stats(number))
             mock.get(f"{node}/message/get").mock(side_effect=self._get(number))
+            mock.get(f"{node}/message/stats").mock(side_effect=self._end(number))
             for path in ("create", "delete"):
                 mock.post(f"{node}/channel/{path}").mock(side_effect=self._channel(number, path))
 
@@ -116,6 +119,13 @@ class LaggingCluster:
         def answer(request: httpx.Request) -> httpx.Response:
             asked = request.url.params
             return self.logs[number].get(asked["search_mode"], int(asked["search_pos"]))
+
+        return answer
+
+    def _end(self, number: int) -> Any:  # noqa: ANN401 - respx's side effects
+        def answer(_: httpx.Request) -> httpx.Response:
+            end, count = self.logs[number].offsets[-1], len(self.logs[number].sizes)
+            return httpx.Response(200, text=f"channel end : &{{{{{{0 {end}}} {end}}} {count}}},current read:")
 
         return answer
 

@@ -72,6 +72,24 @@ def test_batches_never_go_back_on_a_topic_that_is_being_written(
     assert max(after - before for before, after in itertools.pairwise(reached)) <= 70
 
 
+def test_a_batch_ends_before_what_is_not_committed(respx_mock: respx.MockRouter, asked: BlockingCluster) -> None:
+    log = LaggingLog([10] * 20)
+    LaggingCluster(respx_mock, {0: log, 1: LaggingLog([10] * 3)}, registered_only=False)
+    planner = stream(asked)
+    begin = planner.latest(planner.initial())
+    assert begin == {"t": {"0": 200, "1": 30}}
+    log.sizes, log.pending = [10] * 21, 15
+    assert planner.latest(begin) == {"t": {"0": 210, "1": 30}}, "there may be another message instead"
+    log.sizes, log.pending = [*[10] * 21, 12, 12], 0
+    assert planner.latest({"t": {"0": 210, "1": 30}}) == {"t": {"0": 234, "1": 30}}
+
+
+def test_a_batch_read_waits_for_what_is_not_committed(respx_mock: respx.MockRouter, asked: BlockingCluster) -> None:
+    LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, pending=15)}, registered_only=False)
+    with pytest.raises(ResponseTimeoutError, match=r"127\.0\.0\.1:4150 has not committed all that t-0 holds"):
+        plan(ReadOptions.parse(OPTIONS | IMPATIENT), asked)
+
+
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_the_server_is_asked_to_flush_what_a_limit_needs(
     respx_mock: respx.MockRouter, asked: BlockingCluster, limit: dict[str, str]
@@ -80,7 +98,7 @@ def test_the_server_is_asked_to_flush_what_a_limit_needs(
     planner = stream(asked, channelPrefix="mine-", **limit)
     begin = planner.initial()
     assert planner.latest(begin) == {"t": {"0": 70}}, "without waiting for the server's clock"
-    ((made, channel), (deleted, same)) = cluster.channels
+    (made, channel), (deleted, same), *_ = cluster.channels
     assert (made, deleted, same) == ("create", "delete", channel)
     assert channel.startswith("mine-")
     assert channel.endswith("#ephemeral")

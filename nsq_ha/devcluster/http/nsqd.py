@@ -46,7 +46,7 @@ def nsqd_app(node: HaNsqd, placement: Placement) -> Starlette:
         posts(bare, named(this.channel_create, this.channel_delete, this.channel_setorder, this.channel_setoffset)),
         posts(bare, named(this.message_finish)),
         gets(enveloped, named(this.info, this.stats)),
-        gets(bare, named(this.message_get, this.coordinator_stats)),
+        gets(bare, named(this.message_get, this.message_stats, this.coordinator_stats)),
     )
 
 
@@ -226,6 +226,12 @@ class _NsqdRoutes:
         replica.dispatch(self._node.host.now())
 
     # ------------------------------------------------------------ read
+
+    async def message_stats(self, request: Request) -> str:
+        """``/message/stats``: of a text for people, the line that says where the channel ends."""
+        channel, log = self._led_channel(request), self._replica(request).log
+        end = log.records[channel.end].offset if channel.end < len(log.records) else log.end_offset
+        return f"channel end : &{{{{{{0 {end}}} {end}}} {channel.end}}}\n"
 
     async def message_get(self, request: Request) -> dict[str, Any]:
         """``/message/get``: wrong for messages that are not flushed, like nsqd."""

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, TopicNotFoundError
 from nsq_ha.spark import logger
 from nsq_ha.spark.cluster import ROUTINE, BlockingCluster
-from nsq_ha.spark.plan.boundaries import PartitionLog, retried
+from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, retried
 
 if TYPE_CHECKING:
-    from nsq_ha.policy.topology import TopicMeta, TopicView
+    from nsq_ha.policy.topology import Node, TopicMeta, TopicView
     from nsq_ha.spark.checkpoint import TopicPartition
+    from nsq_ha.spark.cluster import Extent
     from nsq_ha.spark.options import ReadOptions
 
 
@@ -134,15 +135,27 @@ def _snapshot(
                 raise
             logger.info("topic %r: nsqd %s did not say what its partitions hold: %s", topic, node.address, error)
             continue
-        now = time.monotonic()
         for number in (number for number, leader in leaders.items() if leader == node):
-            if number in extents:
-                logs[number] = PartitionLog(
-                    topic, number, node, extents[number], cluster, options.patience, options.channel_prefix, now
-                )
-            elif is_complete:
-                raise NoLeaderError(f"nsqd {node.address} no longer leads {topic}-{number}")
+            try:
+                logs[number] = _log(topic, number, node, extents, options, cluster)
+                if is_complete and logs[number].extent.end < extents[number].end:
+                    raise NotReadableError(f"nsqd {node.address} has not committed all that {topic}-{number} holds")
+            except NsqError as error:
+                if is_complete or not error.retriable:
+                    raise
+                logger.info("%s-%d: it is not known what its leader holds: %s", topic, number, error)
     return TopicSnapshot(topic, meta, logs, is_complete=not missing and len(logs) == len(leaders))
+
+
+def _log(  # noqa: PLR0917 - all that a snapshot knows
+    topic: str, number: int, node: Node, extents: Mapping[int, Extent], options: ReadOptions, cluster: BlockingCluster
+) -> PartitionLog:
+    """Return the log of a partition as far as it is committed: a plan that ended later might end inside a message."""
+    if number not in extents:
+        raise NoLeaderError(f"nsqd {node.address} no longer leads {topic}-{number}")
+    seen_at = time.monotonic()
+    extent = cluster.committed(topic, number, node, extents[number], options.channel, options.channel_prefix)
+    return PartitionLog(topic, number, node, extent, cluster, options.patience, options.channel_prefix, seen_at)
 
 
 class Snapshots:
