@@ -174,7 +174,10 @@ def decode_json(
     data = f.col(into)
     reason = (
         f.when(f.col(column).isNull(), "there is no body")
-        .when(data.isNull() | data[_CORRUPT].isNotNull(), f"the body is not a JSON object with {', '.join(known)}")
+        .when(
+            data.isNull() | data[_CORRUPT].isNotNull(),
+            f"the body is not a JSON object, or a field of {', '.join(known)} has another type",
+        )
         .otherwise(None)
     )
     for name in required:

@@ -56,7 +56,7 @@ def letter(row: Row) -> DeadLetter:
 
 def test_bodies_are_decoded_or_have_a_reason(rows: DataFrame) -> None:
     whole = decode_json(rows, SCHEMA, required=["id"])
-    wrong = "the body is not a JSON object with id, carrier"
+    wrong = "the body is not a JSON object, or a field of id, carrier has another type"
     expected: list[str | None] = [None, None, wrong, wrong, "field id is missing or null", wrong, wrong, wrong]
     assert errors(whole) == [*expected, "there is no body", wrong]
     assert whole.schema["data"].dataType.simpleString() == "struct<id:bigint,carrier:string>"
