@@ -29,7 +29,7 @@ READ_MARKS: Final[Figures] = {
 """Of the CPU of Spark and its workers, as a multiple of the floor's with the same columns."""
 ORDERED_MARK: Final = 20.0
 SINK_MARK: Final = 0.65
-TRIGGER_MARK: Final = 1.2
+TRIGGER_MARK: Final = 1.3
 ACK_MARKS: Final = {"200": 15.0, "16384": 200.0}
 """Microseconds of CPU a row of ``delivery=ack``, by size of the bodies."""
 ACK_LIMITED_MARK: Final = 0.5
