@@ -11,7 +11,7 @@ from nsq_ha.admin.description import (
     NodeStats,
     PartitionDescription,
     PartitionStats,
-    ProducerStats,
+    PublisherStats,
     TopicDescription,
     TopicStats,
 )
@@ -35,7 +35,7 @@ __all__ = [
     "NodeStats",
     "PartitionDescription",
     "PartitionStats",
-    "ProducerStats",
+    "PublisherStats",
     "Reading",
     "StoredMessage",
     "TopicDescription",

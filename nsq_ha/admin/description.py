@@ -101,7 +101,7 @@ class ClientStats(msgspec.Struct, frozen=True, gc=False):
         return tuple(text for text, has in facts.items() if has)
 
 
-class ProducerStats(msgspec.Struct, frozen=True, gc=False):
+class PublisherStats(msgspec.Struct, frozen=True, gc=False):
     """One connection that publishes to a topic, at one nsqd.
 
     Attributes:
@@ -247,7 +247,7 @@ class PartitionStats:
     latency: Latency | None = None
     nsqd: str = ""
     on_disk: int = 0
-    producers: tuple[ProducerStats, ...] = ()
+    producers: tuple[PublisherStats, ...] = ()
     hourly_bytes: int = 0
     sizes: tuple[int, ...] = ()
     written_within: tuple[int, ...] = ()
@@ -510,7 +510,7 @@ class _StatsPartition(msgspec.Struct, gc=False):
     is_ext: bool = False
     paused: bool = False
     client_num: Int64 = 0
-    client_pub_stats: list[ProducerStats] | None = None
+    client_pub_stats: list[PublisherStats] | None = None
     hourly_pubsize: Int64 = 0
     msg_size_stats: list[Int64] = []
     msg_write_latency_stats: list[Int64] = []
@@ -523,7 +523,7 @@ class _PubCount(msgspec.Struct, gc=False):
     count: Int64 = 0
 
 
-class _PlainProducer(ProducerStats, frozen=True, gc=False):
+class _PlainProducer(PublisherStats, frozen=True, gc=False):
     pub_counts: list[_PubCount] | None = None
 
 
@@ -559,7 +559,7 @@ def partition_stats(content: Stats) -> tuple[PartitionStats, ...]:
     topics = [entry for entry in content.topics or [] if is_valid_name(entry.topic_name)]
     published = ((each.topic, (client, each)) for client in content.producers or [] for each in client.pub_counts or [])
     plain = {
-        topic: [ProducerStats(one.address, one.user_agent, one.hostname, each.count) for one, each in clients]
+        topic: [PublisherStats(one.address, one.user_agent, one.hostname, each.count) for one, each in clients]
         for topic, clients in grouped(published).items()
     }
     found = [
@@ -596,7 +596,7 @@ def _is_partition(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 4 and int(text) <= MAX_PARTITION_ID
 
 
-def _partition_stats(entry: _StatsPartition, producers: Iterable[ProducerStats]) -> PartitionStats:
+def _partition_stats(entry: _StatsPartition, producers: Iterable[PublisherStats]) -> PartitionStats:
     is_plain = not entry.topic_partition
     named = [channel for channel in entry.channels or [] if is_valid_name(channel.name)]
     decoder(ChannelStats)  # so that msgspec knows its fields

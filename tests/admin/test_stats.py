@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, Latency, ProducerStats
+from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, Latency, PublisherStats
 from nsq_ha.admin.description import Stats, partition_stats
 from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
 from tests.admin.scripted import Scripted, part
@@ -190,10 +190,10 @@ def test_those_who_publish_are_known_by_topic() -> None:
     }
     own = {"topic_name": "a", "topic_partition": "0", "client_pub_stats": [client], "hourly_pubsize": 5}
     (entry,) = partition_stats(msgspec.convert({"topics": [own]}, Stats))
-    assert (entry.hourly_bytes, entry.producers) == (5, (ProducerStats("10.0.0.9:5", "go-nsq/1", "", 7, 1, 9),))
+    assert (entry.hourly_bytes, entry.producers) == (5, (PublisherStats("10.0.0.9:5", "go-nsq/1", "", 7, 1, 9),))
     counts = [{"topic": "a", "count": 3}, {"topic": "b", "count": 4}]
     plain = {"remote_address": "10.0.0.9:5", "user_agent": "go-nsq/1", "hostname": "h", "pub_counts": counts}
     found = partition_stats(
         msgspec.convert({"topics": [{"topic_name": "a"}, {"topic_name": "c"}], "producers": [plain]}, Stats)
     )
-    assert [each.producers for each in found] == [(ProducerStats("10.0.0.9:5", "go-nsq/1", "h", 3),), ()]
+    assert [each.producers for each in found] == [(PublisherStats("10.0.0.9:5", "go-nsq/1", "h", 3),), ()]

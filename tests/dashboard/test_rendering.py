@@ -14,7 +14,7 @@ from nsq_ha.admin import (
     Latency,
     LookupdState,
     PartitionDescription,
-    ProducerStats,
+    PublisherStats,
     StoredMessage,
     TopicDescription,
     TopicView,
@@ -127,7 +127,7 @@ def test_a_topic_shows_who_publishes_and_what_is_counted() -> None:
     kept = History(5)
     led = dataclasses.replace(
         partition("a", 0, dataclasses.replace(channel("c"), finished_within=(0, 5) + (0,) * 9 + (1,))),
-        producers=(ProducerStats("10.0.0.9:5", "go-nsq/1", "", 7, 1, 9),),
+        producers=(PublisherStats("10.0.0.9:5", "go-nsq/1", "", 7, 1, 9),),
         sizes=(3, 0, 2),
     )
     view = TopicView("a", None, {}, complete=True, exists=True)
