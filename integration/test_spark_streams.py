@@ -102,7 +102,7 @@ async def test_channels_that_are_deleted_under_the_readers_change_no_row(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
 ) -> None:
     topic, bodies = await heavy(cluster, 2)
-    job = Job(topic, tmp_path, **of(cluster), arrowBatchRows="20")
+    job = Job(topic, tmp_path, **of(cluster), fetch="subscribe", arrowBatchRows="20")
     deleted: list[int] = []
     await asyncio.to_thread(run_held, job, spark, lambda: deleted.append(delete_channels(cluster, topic)))
     assert deleted != [0]
