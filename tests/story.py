@@ -17,7 +17,7 @@ class Story:
         self._last: dict[object, str] = {}
 
     def tell(self, *things: object, unless_as: object = None) -> None:
-        """Tell what has happened, unless it repeats what was told last, of anything or of the same subject."""
+        """Record an event, unless it equals the last one, or the last one of its subject."""
         text = " ".join(self.word(thing) for thing in things if thing is not None and thing != "")
         if text not in {self._last.get(None), self._last.get(unless_as)}:
             self.events.append((self.now, text))

@@ -158,8 +158,7 @@ def _alike(data: bytes, begin: int, count: int, layout: _Layout) -> Numbers:
 def _fitting(raw: Data, starts: Numbers, layout: _Layout) -> int:
     """Return how many of the entries, from the first on, have the layout; that one has."""
     place, width = layout.size
-    digits = raw[starts + place].astype(np.int64)
-    after = starts + place + np.where(digits < gob.LARGEST_DIGIT, 1, 257 - digits)
+    after = starts + place + _widths(raw[starts + place].astype(np.int64))
     tail = len(layout.mask) - place - width
     ends = after + tail
     fits = ends <= len(raw)
@@ -175,7 +174,7 @@ def _fitting(raw: Data, starts: Numbers, layout: _Layout) -> int:
 def _numbers(raw: Data, places: Numbers) -> Numbers:
     """Decode the numbers at these places."""
     digits = raw[places].astype(np.int64)
-    widths = np.where(digits < gob.LARGEST_DIGIT, 1, 257 - digits)
+    widths = _widths(digits)
     found = np.where(widths == 1, digits, 0)
     for width in np.unique(widths[widths > 1]).tolist():
         which = np.flatnonzero(widths == width)
@@ -186,3 +185,8 @@ def _numbers(raw: Data, places: Numbers) -> Numbers:
             value = value << 8 | raw[places[which] + byte]
         found[which] = value
     return found
+
+
+def _widths(digits: Numbers) -> Numbers:
+    """Return how many bytes the numbers take that begin with these, as :func:`~nsq_ha.spark.pull.gob.width_at`."""
+    return np.where(digits < gob.LARGEST_DIGIT, 1, 257 - digits)
