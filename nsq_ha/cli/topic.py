@@ -336,7 +336,7 @@ def _change(
 
 async def _create(admin: AdminClient, name: str, **options: Any) -> TopicView:  # noqa: ANN401
     options["disable_channel_auto_create"] = options.pop("register_channels")
-    await admin.topics()  # fails at once if there is no cluster, for whose leader a change would wait
+    await admin.nodes()  # fails at once if there is no cluster, for whose leader a change would wait
     try:
         return await admin.create_topic(name, **options)
     except ServerError as error:
