@@ -377,6 +377,7 @@ async def test_a_second_answer_is_refused(stage: Stage) -> None:
                 answer(message)
 
 
+@pytest.mark.real_time  # the loop that goes is another one, with its own clock
 async def test_a_thread_that_finishes_after_the_loop_has_gone_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     def run() -> Message:
         async def main() -> Message:
