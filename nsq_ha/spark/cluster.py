@@ -23,6 +23,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from nsq_ha.admin.bounded import several
 from nsq_ha.admin.nsqd_http import NsqdHttp, Search, StoredMessage
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookupd import LookupClient
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     import httpx
 
     from nsq_ha.admin.description import Unfinished
+    from nsq_ha.spark.checkpoint import TopicPartition
 
 TIMEOUT: Final = 2.0
 """Seconds for one request; short, since a task retries."""
@@ -117,7 +119,7 @@ class BlockingCluster:
         self._known: dict[tuple[str, str], Any] = {}  # the answers, by question and topic
         self._answered_at: dict[tuple[str, str], float] = {}
         self._failed_at = 0.0
-        self._committed: dict[tuple[str, int], tuple[Node, Extent]] = {}
+        self._committed: dict[TopicPartition, tuple[Node, Extent]] = {}
         self._look: dict[Node, Mapping[str, dict[int, Extent]] | NsqError] | None = None
 
     def __enter__(self) -> Self:
@@ -264,36 +266,43 @@ class BlockingCluster:
         start = StartFrom.offset(offset)
         self._ask(node, self._nsqd(node).start_channel_from(topic, partition, channel, start))
 
-    def committed(  # noqa: PLR0917 - a partition, and how its channel is called
-        self, topic: str, partition: int, node: Node, seen: Extent, channel: str | None, prefix: str
-    ) -> Extent:
-        """Return the extent up to the last committed message, where the extents of :meth:`extents` may end later.
+    def committed(
+        self, written: Mapping[TopicPartition, tuple[Node, Extent]], channel: str | None, prefix: str
+    ) -> dict[TopicPartition, Extent | NsqError]:
+        """Ask, for many partitions at the same time, up to where their messages are committed.
 
-        They include what was written and not committed yet. While a replica does not answer, that lasts up to half a
-        minute, and ends with other messages in its place. No channel goes beyond what is committed.
+        The extents of :meth:`extents` include what was written and not committed yet. While a replica does not answer,
+        that lasts up to half a minute, and ends with other messages in its place. No channel goes beyond what is
+        committed.
 
         Args:
-            topic: The topic.
-            partition: The partition.
-            node: Its leader.
-            seen: Its extent, just reported.
-            channel: A channel of a topic that accepts only registered ones.
-            prefix: Prefix of the name of a temporary channel.
+            written: The leader of each partition, and the extent that it just reported.
+            channel: A channel of topics that accept only registered ones.
+            prefix: Prefix of the names of temporary channels.
 
-        Raises:
-            NsqError: No usable answer; look the leader up again.
+        Returns:
+            The extent of each partition up to its last committed message. An error if its leader gave no usable
+            answer; look it up again.
         """
-        place = topic, partition
-        if self._committed.get(place) == (node, seen):
-            return seen
-        try:
-            extent = self._flushed(topic, partition, node, prefix, seen)
-        except ChannelNotRegisteredError:
-            extent = seen
-            with contextlib.suppress(NsqError):  # before its first subscription, the leader does not know the channel
-                extent = self._channel_extent(topic, partition, node, channel or "", seen)
-        self._committed[place] = node, extent
-        return extent
+
+        async def ask(place: TopicPartition) -> None:
+            node, extent = written[place]
+            try:
+                extent = await self._flushed(*place, node, prefix, extent)
+            except ChannelNotRegisteredError:
+                with contextlib.suppress(NsqError):  # before its first subscription, the leader does not know it
+                    extent = await self._channel_extent(*place, node, channel or "", extent)
+            except NsqError as error:
+                found[place] = error
+                return
+            found[place] = extent
+            self._committed[place] = node, extent
+
+        found: dict[TopicPartition, Extent | NsqError] = {place: extent for place, (_, extent) in written.items()}
+        grown = [place for place, known in written.items() if self._committed.get(place) != known]
+        if grown:
+            self._runner.run(several(ask, grown))
+        return found
 
     def flush(self, topic: str, partition: int, node: Node, prefix: str) -> None:
         """Make the leader flush acknowledged messages, as it does for a new channel, which is deleted immediately.
@@ -309,30 +318,30 @@ class BlockingCluster:
         Source: youzan/nsq nsqd/topic.go (flushForChannelMoreData); seen on the real server, 6 of 6.
         """
         with contextlib.suppress(NsqError):
-            self._flushed(topic, partition, node, prefix, Extent(0, 0))
+            self._runner.run(self._flushed(topic, partition, node, prefix, Extent(0, 0)))
 
-    def _flushed(self, topic: str, partition: int, node: Node, prefix: str, seen: Extent) -> Extent:
+    async def _flushed(self, topic: str, partition: int, node: Node, prefix: str, seen: Extent) -> Extent:
         """Flush, and return where the messages end that a channel may have, if possible not before ``seen`` does."""
         key = topic, partition, node, prefix
         channel = self.unanswered[key] = self.unanswered.get(key) or temporary_channel(prefix)
-        self._ask(node, self._nsqd(node).change_channel("create", topic, partition, channel))
+        await self._answered(node, self._nsqd(node).change_channel("create", topic, partition, channel))
         until = time.monotonic() + _FLUSHED_WITHIN
         while True:
-            extent = self._channel_extent(topic, partition, node, channel, seen)
+            extent = await self._channel_extent(topic, partition, node, channel, seen)
             if extent.end >= seen.end or time.monotonic() >= until:
                 break
-            time.sleep(_FLUSHED_LOOK)
+            await asyncio.sleep(_FLUSHED_LOOK)
         with contextlib.suppress(NsqError):
             # A leader that waits for a replica deletes it only afterwards, and the next question takes it.
             nsqd = NsqdHttp(node, timeout=_FLUSHED_WITHIN, client=self._http())
-            self._ask(node, nsqd.change_channel("delete", topic, partition, channel))
+            await self._answered(node, nsqd.change_channel("delete", topic, partition, channel))
             del self.unanswered[key]
         return extent
 
-    def _channel_extent(self, topic: str, partition: int, node: Node, channel: str, seen: Extent) -> Extent:
+    async def _channel_extent(self, topic: str, partition: int, node: Node, channel: str, seen: Extent) -> Extent:
         """Return the extent up to the last message that a channel may have; only a text of nsqd's says that."""
         place = {"topic": topic, "partition": str(partition), "channel": channel}
-        text = self._ask(node, self._nsqd(node).request("GET", "/message/stats", place))
+        text = await self._answered(node, self._nsqd(node).request("GET", "/message/stats", place))
         found = _CHANNEL_END.search(text)
         if found is None:
             raise RemoteProtocolError(f"nsqd {node.address} does not say where channel {channel!r} of {topic!r} ends")
@@ -346,8 +355,12 @@ class BlockingCluster:
         return NsqdHttp(node, timeout=self._timeout, client=self._http())
 
     def _ask(self, node: Node, question: Coroutine[None, None, T]) -> T:
+        return self._runner.run(self._answered(node, question))
+
+    @staticmethod
+    async def _answered(node: Node, question: Coroutine[None, None, T]) -> T:
         try:
-            return self._runner.run(question)
+            return await question
         except ServerError as error:
             if error.retriable or error.code.startswith("E_") or not error.code:
                 raise

@@ -1,7 +1,7 @@
 """A cluster in memory that answers the planner's questions: logs of messages with sizes and times."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -89,10 +89,10 @@ class Model:
         self._hear(node)
         return {number: log.extent for number, log in self.topics_[topic].items() if NODES[number] == node}
 
-    def committed(  # noqa: PLR0917 - as the real one
-        self, topic: str, partition: int, node: Node, seen: Extent, channel: str | None, prefix: str
-    ) -> Extent:
-        return seen
+    def committed(
+        self, written: Mapping[tuple[str, int], tuple[Node, Extent]], channel: str | None, prefix: str
+    ) -> dict[tuple[str, int], Extent]:
+        return {place: extent for place, (_, extent) in written.items()}
 
     def stored(self, topic: str, partition: int, node: Node, mode: Search, position: int) -> StoredMessage | None:
         self._hear(node)

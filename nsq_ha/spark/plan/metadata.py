@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, TopicNotFoundError
@@ -21,7 +21,7 @@ from nsq_ha.spark.cluster import ROUTINE, BlockingCluster
 from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, retried
 
 if TYPE_CHECKING:
-    from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+    from nsq_ha.policy.topology import TopicMeta, TopicView
     from nsq_ha.spark.checkpoint import TopicPartition
     from nsq_ha.spark.cluster import Extent
     from nsq_ha.spark.options import ReadOptions
@@ -89,7 +89,8 @@ def complete_snapshot(
     ages = iter((ROUTINE,))
 
     def ask() -> TopicSnapshot:
-        return _snapshot(cluster.view(topic, next(ages, 0.0)), options, cluster, is_complete=True)
+        written = _written(cluster.view(topic, next(ages, 0.0)), options, cluster, is_complete=True)
+        return _committed([written], options, cluster, is_complete=True)[0]
 
     # Reading and publishing never create a topic, so waiting for a missing one is pointless.
     return retried(ask, until, final=TopicNotFoundError)
@@ -109,17 +110,21 @@ def available_snapshot(
     Raises:
         NsqError: As :func:`complete_snapshot`, but not for single partitions.
     """
+    return _committed([_available(topic, options, cluster, max_age)], options, cluster)[0]
+
+
+def _available(topic: str, options: ReadOptions, cluster: BlockingCluster, max_age: float) -> TopicSnapshot:
     view = cluster.view(topic, max_age)
-    snapshot = _snapshot(view, options, cluster)
+    snapshot = _written(view, options, cluster)
     if max_age and not snapshot.is_complete and (newer := cluster.view(topic)) != view:
-        return _snapshot(newer, options, cluster)
+        return _written(newer, options, cluster)
     return snapshot
 
 
-def _snapshot(
+def _written(
     view: TopicView, options: ReadOptions, cluster: BlockingCluster, *, is_complete: bool = False
 ) -> TopicSnapshot:
-    """Return the partitions whose leaders answer; raise if ``is_complete`` and one does not."""
+    """Return the partitions whose leaders answer, committed or not; raise if ``is_complete`` and one does not."""
     topic, meta = view.topic, _checked(view, options)
     wanted: Iterable[int] = range(meta.partition_num) if options.assign is None else options.assign[topic]
     leaders = {number: view.leaders[number] for number in wanted if number in view.leaders}
@@ -135,27 +140,42 @@ def _snapshot(
                 raise
             logger.info("topic %r: nsqd %s did not say what its partitions hold: %s", topic, node.address, error)
             continue
+        seen_at = time.monotonic()
         for number in (number for number, leader in leaders.items() if leader == node):
-            try:
-                logs[number] = _log(topic, number, node, extents, options, cluster)
-                if is_complete and logs[number].extent.end < extents[number].end:
-                    raise NotReadableError(f"nsqd {node.address} has not committed all that {topic}-{number} holds")
-            except NsqError as error:
-                if is_complete or not error.retriable:
-                    raise
-                logger.info("%s-%d: it is not known what its leader holds: %s", topic, number, error)
+            if number in extents:
+                extent, prefix = extents[number], options.channel_prefix
+                logs[number] = PartitionLog(topic, number, node, extent, cluster, options.patience, prefix, seen_at)
+            elif is_complete:
+                raise NoLeaderError(f"nsqd {node.address} no longer leads {topic}-{number}")
+            else:
+                logger.info("%s-%d: nsqd %s no longer leads it", topic, number, node.address)
     return TopicSnapshot(topic, meta, logs, is_complete=not missing and len(logs) == len(leaders))
 
 
-def _log(  # noqa: PLR0917 - all that a snapshot knows
-    topic: str, number: int, node: Node, extents: Mapping[int, Extent], options: ReadOptions, cluster: BlockingCluster
-) -> PartitionLog:
-    """Return the log of a partition as far as it is committed: a plan that ended later might end inside a message."""
-    if number not in extents:
-        raise NoLeaderError(f"nsqd {node.address} no longer leads {topic}-{number}")
-    seen_at = time.monotonic()
-    extent = cluster.committed(topic, number, node, extents[number], options.channel, options.channel_prefix)
-    return PartitionLog(topic, number, node, extent, cluster, options.patience, options.channel_prefix, seen_at)
+def _committed(
+    snapshots: Sequence[TopicSnapshot], options: ReadOptions, cluster: BlockingCluster, *, is_complete: bool = False
+) -> list[TopicSnapshot]:
+    """Return the logs as far as they are committed: a plan that ended later might end inside a message."""
+    written = {each.place: (each.node, each.extent) for snapshot in snapshots for each in snapshot.logs.values()}
+    ends = cluster.committed(written, options.channel, options.channel_prefix)
+    return [_cut(snapshot, ends, is_complete=is_complete) for snapshot in snapshots]
+
+
+def _cut(
+    snapshot: TopicSnapshot, ends: Mapping[TopicPartition, Extent | NsqError], *, is_complete: bool
+) -> TopicSnapshot:
+    logs: dict[int, PartitionLog] = {}
+    for number, log in snapshot.logs.items():
+        extent = ends[log.place]
+        if isinstance(extent, NsqError):
+            if is_complete or not extent.retriable:
+                raise extent
+            logger.info("%s: it is not known what its leader has committed: %s", log.name, extent)
+        elif is_complete and extent.end < log.extent.end:
+            raise NotReadableError(f"nsqd {log.node.address} has not committed all that {log.name} holds")
+        else:
+            logs[number] = replace(log, extent=extent)
+    return replace(snapshot, logs=logs, is_complete=snapshot.is_complete and len(logs) == len(snapshot.logs))
 
 
 class Snapshots:
@@ -210,7 +230,8 @@ class Snapshots:
             listed = topics_of(options, self._cluster, max_age=max_age)
             topics = dict.fromkeys((*listed, *sorted(read)))
             with self._cluster.one_look() if len(topics) >= MANY else contextlib.nullcontext():
-                return self._keep([self._available(topic, max_age) for topic in topics])
+                found = [each for topic in topics if (each := self._available(topic, max_age)) is not None]
+            return self._keep(_committed(found, options, self._cluster))
 
         return retried(ask, time.monotonic() + options.patience)
 
@@ -227,8 +248,8 @@ class Snapshots:
 
         return {place: end for place, end in self._ends.items() if is_there(*place)}
 
-    def _keep(self, found: Iterable[TopicSnapshot | None]) -> Mapping[str, TopicSnapshot]:
-        self.last = {snapshot.topic: snapshot for snapshot in found if snapshot is not None}
+    def _keep(self, found: Iterable[TopicSnapshot]) -> Mapping[str, TopicSnapshot]:
+        self.last = {snapshot.topic: snapshot for snapshot in found}
         self._ends |= {place: each.extent.end for place, each in self.logs().items()}
         self._taken_at = time.monotonic()
         return self.last
@@ -236,7 +257,7 @@ class Snapshots:
     def _available(self, topic: str, max_age: float) -> TopicSnapshot | None:
         options = self._options
         try:
-            return available_snapshot(topic, options, self._cluster, max_age)
+            return _available(topic, options, self._cluster, max_age)
         except TopicNotFoundError:
             self._denied.add(topic)
             # A deleted topic that was read before is handled with its offsets; it may be one of many.
