@@ -41,6 +41,7 @@ extensions = [
     "docs._ext.docstrings",
     "docs._ext.figures",
     "docs._ext.fuzz_table",
+    "docs._ext.index_places",
     "docs._ext.layout",
     "docs._ext.links",
     "docs._ext.navigation",
