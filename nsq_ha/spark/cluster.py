@@ -63,6 +63,7 @@ _ROUTINE_PAUSE: Final = 15.0
 _REUSED: Final = "SPARK_REUSE_WORKER"  # a variable that Spark sets to 1 in processes that run several tasks
 _FLUSHED_WITHIN: Final = 0.1  # a new channel flushes on its own
 _FLUSHED_LOOK: Final = 0.005
+_AT_ONCE: Final = 4  # more take longer: httpcore looks at each connection for each request
 _CHANNEL_END: Final = re.compile(rb"channel end : &\{\{\{\d+ \d+\} (\d+)\} (\d+)\}")
 
 _COLLECTED_EACH: Final = 100_000  # new objects; a search for cycles costs as much as reading 700 messages
@@ -301,7 +302,7 @@ class BlockingCluster:
         found: dict[TopicPartition, Extent | NsqError] = {place: extent for place, (_, extent) in written.items()}
         grown = [place for place, known in written.items() if self._committed.get(place) != known]
         if grown:
-            self._runner.run(several(ask, grown))
+            self._runner.run(several(ask, grown, _AT_ONCE))
         return found
 
     def flush(self, topic: str, partition: int, node: Node, prefix: str) -> None:

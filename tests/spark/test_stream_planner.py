@@ -20,11 +20,12 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.topology import Node, TopicView
 from nsq_ha.spark.checkpoint import OLD, PLANNED, RESTARTED, dated
-from nsq_ha.spark.cluster import Extent
+from nsq_ha.spark.cluster import ROUTINE, Extent
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.plan.boundaries import PartitionLog
+from nsq_ha.spark.plan.metadata import MANY
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from tests.devcluster.probes import until
 from tests.spark.model import NODES, Log, Model
@@ -278,6 +279,20 @@ def test_a_log_that_is_shorter_is_read_only_where_it_was_created_again(
     if "minOffsetsPerTrigger" not in limit or now:
         assert end["t"] == {"0": 100, "1": 50}
         assert [low for low, _ in read] == ([at, *[high for _, high in read[:-1]]] if at < 100 else [])
+
+
+def test_of_many_topics_some_are_looked_up_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, ages, view = [f"t{number:02}" for number in range(3 * MANY)], [], Model.view
+
+    def noted(self: Model, topic: str, max_age: float = 0.0) -> TopicView:
+        ages.append(max_age)
+        return view(self, topic)
+
+    plan = planner(Model({name: {0: Log([10])} for name in names}), topic=",".join(names), metadataRefresh="1ms")
+    begin = plan.initial()
+    monkeypatch.setattr(Model, "view", noted)
+    until(lambda: plan.latest(begin) and ages)
+    assert ages == sorted(MANY * [ROUTINE, 2 * ROUTINE, 3 * ROUTINE])
 
 
 def test_a_topic_that_is_gone() -> None:
