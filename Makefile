@@ -99,6 +99,7 @@ $(RELEASE)/.locked: requirements/build.txt requirements/release.txt
 
 # The stamps make set-up a matter of milliseconds when nothing changed.
 setup: $(VENV)/.project
+	@:
 
 $(VENV)/.locked-$(notdir $(REQUIREMENTS)): $(LOCKED)
 	@scripts/setup.sh "$(VENV)" "$(PYTHON)" $(REQUIREMENTS)

@@ -26,7 +26,7 @@ def shown(readme: str) -> str:
     parts = re.split(r"(^```.*?^```$)", readme, flags=re.MULTILINE | re.DOTALL)
     for index in range(0, len(parts), 2):
         text = re.sub(r"<!--.*?-->\n*", "", parts[index], flags=re.DOTALL)
-        text = re.sub(rf"^!?{_LOCAL}\n", "", text, flags=re.MULTILINE)
+        text = re.sub(rf"<picture>.*?</picture>|^!?{_LOCAL}\n", "", text, flags=re.MULTILINE | re.DOTALL)
         parts[index] = re.sub(r"\n{3,}", "\n\n", re.sub(_LOCAL, r"\1", re.sub(f"!{_LOCAL}", "", text)))
     return re.sub(r"^## Documentation\n.*?(?=^## )", PAGES, "".join(parts), flags=re.MULTILINE | re.DOTALL)
 

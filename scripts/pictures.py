@@ -1,6 +1,7 @@
 """Make the pictures of the README and the pages: ``nsq-ha top`` as SVG, the demo's live page as PNG. Needs Chromium.
 
-They show real runs on embedded clusters, so make them on a machine that is quiet.
+They show real runs on embedded clusters, so make them on a machine that is quiet. The demo's result is printed, for the
+README: its text and its picture are of one run.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from playwright.async_api import async_playwright
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from examples.flights import flights
+from examples.flights.command import print_report
 from examples.flights.job import JobOptions
 from examples.flights.stage import Demo, DemoOptions
 from nsq_ha import Consumer, Producer
@@ -39,19 +40,19 @@ _TOPICS: Final = {"orders": 4, "clicks": 2, "payments": 2}
 def main() -> None:
     """Make all pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--flights", type=int, default=12000, help="flights of the demo")
-    parser.add_argument("--rate", type=float, default=600.0, help="flights a second")
+    parser.add_argument("--rate", type=float, default=0.0, help="flights of the demo a second; 0 for no limit")
     given = parser.parse_args()
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         sys.exit("the pictures need Chromium: install it")
     svg = asyncio.run(terminal())
     (FOLDER / "terminal.svg").write_text(svg, encoding="utf-8")
-    png = asyncio.run(page(program, given.flights, given.rate))
-    if len(png) > MAX_BYTES:
-        sys.exit(f"the picture of the dashboard has {len(png):,} bytes, more than {MAX_BYTES:,}")
-    (FOLDER / "dashboard.png").write_bytes(png)
-    print(f"terminal.svg: {len(svg):,} characters; dashboard.png: {len(png):,} bytes")
+    print(f"terminal.svg: {len(svg):,} characters")
+    for name, png in asyncio.run(pages(program, given.rate or None)).items():
+        if len(png) > MAX_BYTES:
+            sys.exit(f"{name} has {len(png):,} bytes, more than {MAX_BYTES:,}")
+        (FOLDER / name).write_bytes(png)
+        print(f"{name}: {len(png):,} bytes")
 
 
 async def terminal() -> str:
@@ -108,10 +109,8 @@ async def _traffic(lookupd: tuple[str, ...]) -> AsyncIterator[None]:
             await asyncio.wait(tasks)
 
 
-async def page(program: str, count: int, rate: float) -> bytes:
-    """Return a picture of the demo's live page after its run."""
-    read = flights.read
-    flights.read = lambda months, path=None: read(months, path)[:count]
+async def pages(program: str, rate: float | None) -> dict[str, bytes]:
+    """Run the demo, print its result, and return the pictures of its live page after the run, light and dark."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         view: Any = await browser.new_page(viewport={"width": 1180, "height": 720})
@@ -121,14 +120,17 @@ async def page(program: str, count: int, rate: float) -> bytes:
             await view.goto(url)
 
         options = DemoOptions(spark="none", page=True, job=JobOptions(rate=rate))
-        await Demo(options, show=lambda event: print(event.text), opened=opened).run()
+        print_report(await Demo(options, show=lambda event: print(event.text), opened=opened).run(), rate)
         await view.locator("#connection", has_text="has ended").wait_for()
         lanes = await view.locator("#leaders").bounding_box()
-        high = lanes["y"] + lanes["height"] + 14
-        await view.set_viewport_size({"width": 1180, "height": int(high)})
-        picture: bytes = await view.screenshot(clip={"x": 0, "y": 0, "width": 1180, "height": int(high)})
+        size = {"width": 1180, "height": int(lanes["y"] + lanes["height"] + 14)}
+        await view.set_viewport_size(size)
+        pictures: dict[str, bytes] = {}
+        for name, scheme in (("dashboard.png", "light"), ("dashboard-dark.png", "dark")):
+            await view.emulate_media(color_scheme=scheme)
+            pictures[name] = await view.screenshot(clip={"x": 0, "y": 0, **size})
         await browser.close()
-    return picture
+    return pictures
 
 
 if __name__ == "__main__":

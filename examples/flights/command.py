@@ -97,7 +97,7 @@ def demo(lookupd: tuple[str, ...], as_json: bool, **options: Any) -> None:  # no
     if as_json:
         print_json(report.as_dict())
     else:
-        _print(report, chosen.job.rate)
+        print_report(report, chosen.job.rate)
     if not report.is_clean:
         raise click.exceptions.Exit(1)
 
@@ -144,7 +144,8 @@ def print_event(console: Console, event: DemoEvent) -> None:
     console.print(f"{when}  {clean(event.text)}", markup=False, soft_wrap=True)
 
 
-def _print(report: Report, rate: float | None) -> None:
+def print_report(report: Report, rate: float | None) -> None:
+    """Print the result of a run at a rate, None for one without a limit."""
     audit = report.audit
     facts = report.as_dict()
     rows: list[tuple[str, object]] = [
