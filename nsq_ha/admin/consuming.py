@@ -6,7 +6,7 @@ be the first one that is not finished. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,10 @@ STILL: Final = 10.0
 """Seconds without a finished message after which a channel stands still, and after which rates mean something."""
 
 LONG: Final = 60.0
-"""Seconds after which that is more than a slow handler; and for which new messages wait in a channel that lags."""
+"""Seconds after which that is more than a slow handler or a restart; and for which new messages wait if one lags."""
+
+MANY: Final = 1000
+"""Messages that are more than a few."""
 
 _HOUR: Final = 3600.0
 _SOME_FAIL: Final = 0.1
@@ -50,12 +53,31 @@ def of_consumers(reading: Reading) -> list[Incident]:
     return [each for _, each in found]
 
 
+def folded(found: Iterable[Incident]) -> list[Incident]:
+    """Return incidents as people see them: the channels with few messages that nobody reads are one, at the end."""
+    kinds = grouped((each.trouble == "unread" and not each.is_bad and len(each.effects) == 1, each) for each in found)
+    few, others = kinds.get(True, []), kinds.get(False, [])
+    if len(few) < 2:
+        return list(found)
+    names = some([each.subject for each in few], 3)
+    cause = f"nobody reads {len(few)} channels with few messages: {names}"
+    remedy = "start their consumers, or delete the channels that nobody needs; to see them all: nsq-ha stat"
+    return [*others, Incident(trouble="unread", subject="cluster", cause=cause, remedy=remedy, is_bad=False)]
+
+
+def _waits(depth: int, lag: float | None) -> str:
+    oldest = f", the oldest for {span(lag)}" if lag else ""
+    return f"{counted(depth, 'message')} wait{'s' if depth == 1 else ''}{oldest}"
+
+
 def unsettled(reading: Reading) -> bool:
     """Return whether another look, a moment later, would tell more of a channel that has consumers and messages."""
     return any(
-        flow.at - flow.began < STILL and (flow.since == flow.began or flow.depth > LONG * flow.finishes)
+        (flow.at - flow.began < STILL and (flow.since == flow.began or flow.depth > LONG * flow.finishes))
+        if row.channel.clients
+        else flow.since != flow.began and flow.at - flow.since < STILL <= (row.lag or 0.0)
         for row in reading.parts
-        if row.channel and row.channel.clients and row.channel.held and (flow := reading.flow(row)) is not None
+        if row.channel and row.channel.held and (flow := reading.flow(row)) is not None
     )
 
 
@@ -66,19 +88,20 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incide
         return
     command = f"{row.topic} {row.name}"
     of = partial(Incident, subject=f"{row.topic}/{row.name}")
-    oldest = f", the oldest for {span(row.lag)}" if row.lag else ""
-    waits = (f"{counted(channel.depth, 'message')} wait{'s' if channel.depth == 1 else ''}{oldest}",)
+    waits = (_waits(channel.depth, row.lag),)
     # On a partitioned nsqd, those with a short delay wait, too.
     waiting = [(p, f) for p, f in parts if p.channel and f.depth > (0 if reading.is_plain else p.channel.deferred)]
     still = [(each, flow) for each, flow in waiting if flow.at - flow.since >= STILL]
-    unread = [each for each, _ in still if each.channel and not each.channel.clients]
+    unread = [(each, flow) for each, flow in waiting if each.channel and not each.channel.clients]
     is_running = channel.clients > 0 and max(channel.paused_at, channel.skipped_at) < channel.places
     heads = [(p, f) for p, f in still if p.ordered and p.channel and (p.channel.in_flight or f.returned)]
-    if channel.depth and not channel.clients:
+    if unread and not channel.clients:
         remedy = f"start its consumers; if they are gone for good: nsq-ha channel delete {command}"
-        yield of(trouble="unread", cause="nobody reads {}", effects=waits, remedy=remedy, **_lasts(waiting))
-    elif unread:
-        places = some([each.nsqd or "" if reading.is_plain else str(each.partition) for each in unread], 3)
+        is_bad, cause = channel.depth >= MANY, "nobody reads {}"
+        if _is_left(reading, unread):
+            yield of(trouble="unread", cause=cause, effects=waits, remedy=remedy, is_bad=is_bad, **_lasts(unread))
+    elif unread and _is_left(reading, unread):
+        places = some([each.nsqd or "" if reading.is_plain else str(each.partition) for each, _ in unread], 3)
         cause = f"nobody reads {{}} at {'nsqd' if reading.is_plain else 'partition'} {places}"
         yield of(trouble="unread", cause=cause, effects=waits, remedy="its consumers' logs say why they do not connect")
     elif heads and is_running:
@@ -114,6 +137,16 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incide
     if channel.state:
         remedy, cause = f"if that is over: nsq-ha channel resume {command}", f"{{}} is {channel.state}"
         yield of(trouble="stopped", cause=cause, effects=waits if channel.depth else (), remedy=remedy, is_bad=False)
+
+
+def _is_left(reading: Reading, parts: _Parts) -> bool:
+    """Return whether nobody reads these for longer than a restart takes."""
+    since = max(flow.since for _, flow in parts)
+    is_new = all(flow.since == flow.began for _, flow in parts)
+    lags = [row.lag for row, _ in parts if row.lag is not None]
+    if reading.at - since >= LONG or (is_new and not lags and sum(flow.depth for _, flow in parts) >= MANY):
+        return True
+    return (is_new or reading.at - since >= STILL) and max(lags, default=0.0) >= LONG
 
 
 def _is_long(reading: Reading, row: FigureRow, flow: ChannelFlow) -> bool:

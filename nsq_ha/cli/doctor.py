@@ -18,7 +18,7 @@ import click
 
 from nsq_ha.admin.bounded import several
 from nsq_ha.admin.causes import incidents
-from nsq_ha.admin.consuming import STILL, unsettled
+from nsq_ha.admin.consuming import STILL, folded, unsettled
 from nsq_ha.admin.findings import TOLD, Facts, Finding, findings_of
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.lookup import agree, ask_all, differing
@@ -120,7 +120,7 @@ async def _examine(
         report(Finding("agreement of nsqlookupds", "failed", str(error), "remove the addresses of the other cluster"))
         return
     reading = facts.reading
-    for each in incidents(reading):
+    for each in folded(incidents(reading)):
         text = f"{each.sentence(reading.at)} ({each.detail})" if each.detail else each.sentence(reading.at)
         report(Finding("incident", "failed" if each.is_bad else "warning", text, each.remedy))
     if reading.unanswered or not reading.is_fresh:

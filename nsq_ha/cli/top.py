@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nsq_ha.admin.causes import at_least, expected, incidents
+from nsq_ha.admin.consuming import folded
 from nsq_ha.admin.words import counted, span
 from nsq_ha.cli.options import SECONDS, cluster_options
 from nsq_ha.cli.output import SORTS, clean, columns_of, fitting, in_order, natural_width, number, table_of
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 ORDERS: Final = ("name", *SORTS)
 """The orders of the rows, in the order in which the key ``s`` goes through them."""
+
+_MOST_WRONG: Final = 5
+"""Number of problems that are shown."""
 
 MARKED: Final = 30.0
 """Seconds for which a partition whose leader moved is marked."""
@@ -172,6 +176,7 @@ class Screen:
     first: int = 0
     reading: Reading | None = None
     _moved: dict[TopicPartition, float] = field(default_factory=dict)
+    _styles: dict[tuple[str, ...], str] = field(default_factory=dict)
     _trouble: str = ""
 
     # ------------------------------------------------------------ samples
@@ -181,6 +186,8 @@ class Screen:
         self.reading = reading
         self._moved = {place: at for place, at in self._moved.items() if clock - at < MARKED}
         self._moved |= dict.fromkeys(self.reading.moved, clock)
+        levels = {tuple(each.subject.split("/")): each.is_bad for each in reversed(incidents(reading))}
+        self._styles = {place: "red" if is_bad else "yellow" for place, is_bad in levels.items()}
         self._trouble = ""
 
     def fail(self, reason: str) -> None:
@@ -271,14 +278,16 @@ class Screen:
     def _troubles(self, clock: float) -> list[Text]:
         from rich.text import Text
 
-        found = []
+        found = list[tuple[str, bool]]()
         if self._trouble:
             since = span(max(0.0, clock - self.reading.kept.clock)) if self.reading is not None else None
-            found.append(f"no new figures{f' for {since}' if since else ''}: {self._trouble}")
+            found.append((f"no new figures{f' for {since}' if since else ''}: {self._trouble}", True))
         if self.reading is not None:
             now = self.reading.at + max(0.0, clock - self.reading.kept.clock)
-            found += [each.sentence(now) for each in incidents(self.reading)]
-        return [Text(clean(text), style="red") for text in found[:5]]
+            found += [(each.sentence(now), each.is_bad) for each in folded(incidents(self.reading))]
+        if len(found) > _MOST_WRONG:
+            found[_MOST_WRONG:] = [(f"and {len(found) - _MOST_WRONG} more: nsq-ha doctor", False)]
+        return [Text(clean(text), style="red" if is_bad else "yellow") for text, is_bad in found]
 
     def _table(self, width: int, room: int, clock: float) -> Table | Text:
         from rich.text import Text
@@ -295,13 +304,11 @@ class Screen:
         return table_of(columns, cells, styles=[self.style(row, clock) for row in shown])
 
     def style(self, row: FigureRow, clock: float) -> str:
-        """Return a colour: magenta if the leader moved, red if nobody consumes it, yellow if it is stopped."""
+        """Return a colour: magenta if the leader moved, red or yellow if something is wrong with the channel."""
         moved_at = self._moved.get((row.topic, row.partition)) if row.partition is not None else None
         if moved_at is not None and clock - moved_at < MARKED:
             return "magenta"
-        if row.channel is not None and row.depth and not row.channel.clients:
-            return "red"
-        return "yellow" if row.state else ""
+        return self._styles.get((row.topic, row.name), "yellow" if row.state else "")
 
     def _foot(self, width: int) -> Text:
         from rich.text import Text
@@ -316,5 +323,5 @@ class Screen:
             "j k scroll",
         ]
         if width >= 100:
-            keys.append("red: nobody consumes, magenta: leader moved")
+            keys.append("red, yellow: see above, magenta: leader moved")
         return Text("  ".join(keys), style="dim")

@@ -156,7 +156,8 @@ class History:
         now = {
             (each.trouble, each.subject): Period(each.trouble, each.subject, _why(each), each.since or reading.at)
             for each in found
-            if each.trouble not in ("leaderless", "unstable", "stopped")  # a pause is an event of its own
+            # A pause is an event of its own.
+            if each.trouble not in ("leaderless", "unstable", "stopped") and (each.is_bad or each.trouble != "unread")
         }
         if reading.stable is False and reading.is_fresh:  # also if something else explains it
             known = "a node joins or leaves, or replicas are missing"

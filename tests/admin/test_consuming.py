@@ -6,7 +6,7 @@ import pytest
 
 from nsq_ha.admin import ChannelStats, Incident
 from nsq_ha.admin.causes import incidents
-from nsq_ha.admin.consuming import unsettled
+from nsq_ha.admin.consuming import folded, unsettled
 from nsq_ha.admin.reading import Reading
 from tests.admin.test_causes import plain
 from tests.dashboard.conftest import channel, node, partition, reading
@@ -64,14 +64,25 @@ BLOCKED = (
     [
         (looks(channel(depth=0)), []),
         (looks(channel(depth=50)), []),
-        (looks(channel(depth=1, clients=0)), ["nobody reads orders/billing; 1 message waits"]),
+        (looks(*[channel(depth=999, clients=0)] * 6), []),  # as its consumers restart
+        (looks(*[channel(depth=9, clients=0, oldest_at=990.0)] * 6, every=1.0), []),
+        (
+            looks(*[channel(depth=1, clients=0)] * 7),
+            ["nobody reads orders/billing for at least 60 s; 1 message waits"],
+        ),
+        (looks(channel(depth=1000, clients=0)), ["nobody reads orders/billing; 1,000 messages wait"]),
+        (
+            looks(*moving(0, 7, depth=50), channel(depth=43, messages=50, clients=0, oldest_at=1.0)),
+            ["nobody reads orders/billing for 10 s; 43 messages wait, the oldest for 17 min"],
+        ),
+        (looks(*moving(0, 7, 9, depth=50, clients=0, oldest_at=1.0)), []),  # somebody read it a moment ago
         (
             looks(*[channel(depth=50, clients=0, oldest_at=400.0)] * 3),
             ["nobody reads orders/billing for at least 20 s; 50 messages wait, the oldest for 10 min"],
         ),
         (
-            looks(*moving(0, 7, depth=50), *[channel(depth=43, messages=50, clients=0, paused=True, paused_at=1)] * 2),
-            ["nobody reads orders/billing for 20 s; 43 messages wait; it is paused"],
+            looks(*moving(0, 7, depth=50), *[channel(depth=43, messages=50, clients=0, paused=True, paused_at=1)] * 6),
+            ["nobody reads orders/billing for 60 s; 43 messages wait; it is paused"],
         ),
         (
             looks(*[channel(depth=50, clients=4)] * 2),
@@ -146,7 +157,7 @@ def test_a_slow_handler_is_a_warning(now: Reading, is_bad: bool) -> None:
 
 def test_one_partition_that_nobody_reads_is_named() -> None:
     found: Reading | None = None
-    for at in (100.0, 120.0):
+    for at in (100.0, 160.0):
         parts = [channel(depth=9, clients=0), channel(depth=9, messages=int(at))]
         held = [partition("orders", number, each) for number, each in enumerate(parts)]
         found = reading(at, node(1, *held), before=found)
@@ -155,15 +166,24 @@ def test_one_partition_that_nobody_reads_is_named() -> None:
 
 
 def test_the_worst_comes_first_and_servers_before_all() -> None:
-    names = {"a": {"depth": 5, "clients": 0}, "b": {"depth": 9, "clients": 0}, "c": {"paused": True, "paused_at": 1}}
+    names = {
+        **{name: {"depth": depth, "clients": 0} for name, depth in (("a", 5000), ("b", 9000), ("d", 9), ("e", 9))},
+        "c": {"paused": True, "paused_at": 1},
+    }
     held = partition("t", 0, *(channel(name, **fields) for name, fields in names.items()))
-    now = reading(1.0, dataclasses.replace(node(1, held), health="NOK"), node(2, error="refused"))
-    assert [each.subject for each in incidents(now)] == ["n:2", "n:1", "t/b", "t/a", "t/c"]
+    nodes = dataclasses.replace(node(1, held), health="NOK"), node(2, error="refused")
+    now = reading(61.0, *nodes, before=reading(1.0, *nodes))
+    assert [each.subject for each in incidents(now)] == ["n:2", "n:1", "t/b", "t/a", "t/d", "t/e", "t/c"]
+    *worse, last = folded(incidents(now))
+    assert [each.subject for each in worse] == ["n:2", "n:1", "t/b", "t/a", "t/c"]
+    assert (last.cause, last.is_bad) == ("nobody reads 2 channels with few messages: t/d, t/e", False)
+    assert folded(incidents(now)[:5]) == list(incidents(now)[:5])
 
 
 def test_a_second_look_is_worth_it_only_where_messages_and_consumers_are() -> None:
     assert not unsettled(looks(channel()))
     assert not unsettled(looks(channel(depth=9, clients=0)))
+    assert unsettled(looks(*moving(0, 5, depth=9, clients=0, oldest_at=1.0)))
     assert unsettled(looks(channel(depth=9)))
     assert unsettled(looks(channel(depth=9), channel(depth=9), every=5.0))
     assert not unsettled(looks(*moving(0, 5, depth=9), every=5.0))

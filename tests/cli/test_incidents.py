@@ -25,6 +25,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel stands still after a fifth of a second, and lags after two."""
     monkeypatch.setattr(consuming, "STILL", 0.2)
     monkeypatch.setattr(consuming, "LONG", 2.0)
+    monkeypatch.setattr(consuming, "MANY", 40)
 
 
 async def until(admin: AdminClient, topic: str, trouble: str, cause: str = "") -> tuple[Reading, Incident]:

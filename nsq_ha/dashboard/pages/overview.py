@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Final
 
 from nsq_ha.admin.causes import at_least, expected, incidents, unled
+from nsq_ha.admin.consuming import folded
 from nsq_ha.admin.incident import OF_CHANNELS, Incident
 from nsq_ha.base.markup import Child, Html, join, link, path, tag
 from nsq_ha.dashboard import figures
@@ -75,7 +76,7 @@ def state_of(board: Board) -> tuple[str, str]:
 
 def wrong(board: Board) -> Html | None:
     """Return what is wrong now: a sentence for each cause, the worst first."""
-    found = incidents(board.reading)
+    found = folded(incidents(board.reading))
     if not found:
         return None
     rows = [
@@ -100,9 +101,8 @@ def wrong(board: Board) -> Html | None:
 
 
 def _cause(found: Incident) -> Child:
-    if found.trouble not in OF_CHANNELS:
-        return found.cause
-    return tag("a", found.cause, href=path("topics", *found.subject.split("/")))
+    is_channel = found.trouble in OF_CHANNELS and found.subject != "cluster"
+    return tag("a", found.cause, href=path("topics", *found.subject.split("/"))) if is_channel else found.cause
 
 
 def _channels(board: Board) -> Html:
