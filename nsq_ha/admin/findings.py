@@ -171,11 +171,7 @@ def _addresses(facts: Facts) -> _Outcome:
 
 _OF_PARTITIONS: Final[Mapping[str, tuple[Status, str, str]]] = {
     "unled": ("failed", "no leader: {}", "start the nsqds that hold it; a new leader is elected within about 20 s"),
-    "wrong": (
-        "failed",
-        "the nsqd does not know that it leads: {}",
-        "wait a minute; if it stays, restart that nsqd",
-    ),
+    "wrong": ("failed", "the nsqd does not know that it leads: {}", "wait a minute; if it stays, restart that nsqd"),
     "unwritable": (
         "failed",
         "cannot be written: {}",

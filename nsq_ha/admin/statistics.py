@@ -42,12 +42,7 @@ class StatsAdmin(AdminBase):
     """The calls that only read what nsqds say."""
 
     async def stats(
-        self,
-        topic: str | None = None,
-        *,
-        channel: str | None = None,
-        clients: bool = False,
-        timeout: float = 10.0,
+        self, topic: str | None = None, *, channel: str | None = None, clients: bool = False, timeout: float = 10.0
     ) -> ClusterStats:
         """Return the statistics of all nsqds: topics, partitions, channels, and clients if asked for.
 

@@ -124,14 +124,7 @@ def browse(
 
 
 async def _browse(
-    cluster: ClusterAccess,
-    topic: str,
-    start: LogStart,
-    show: Show,
-    which: dict[str, Any],
-    *,
-    count: int,
-    follow: bool,
+    cluster: ClusterAccess, topic: str, start: LogStart, show: Show, which: dict[str, Any], *, count: int, follow: bool
 ) -> bool:
     """Show messages; return whether the look ended before it found any, or all was looked at."""
     async with cluster.admin() as admin:

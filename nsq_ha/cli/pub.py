@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import click
 import msgspec
 
-from nsq_ha.cli.inputs import (
-    PubOptions,
-    check_usage,
-    csv_rows,
-    message_of,
-    parse_byte,
-    parse_bytes,
-    parse_headers,
-)
+from nsq_ha.cli.inputs import PubOptions, check_usage, csv_rows, message_of, parse_byte, parse_bytes, parse_headers
 from nsq_ha.cli.lines import Line, read_lines
 from nsq_ha.cli.lookup import needs_partitions, require_topic
 from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, Number, cluster_options, metrics_option

@@ -192,7 +192,7 @@ _BY_SCOPE: Final[Mapping[Scope, Mapping[str, Action]]] = {
             "Nobody gets it again. A consumer must be running.",
             *_PARTITIONED_LOSS,
             _NUMBER,
-        ),
+        )
     },
     "topic": {
         "create-topic": Action("Create topic", "created", "Producers can use it at once.", asks=_OF_TOPIC, limit=LONG),
@@ -209,7 +209,7 @@ _BY_SCOPE: Final[Mapping[Scope, Mapping[str, Action]]] = {
     "partition": {
         "move-leader": Action(
             "Move leader", "moved the leader of", "Clients pause for a moment.", "partitioned", asks=_TO, limit=LONG
-        ),
+        )
     },
     "held": {
         "tombstone-node": Action(
@@ -217,9 +217,7 @@ _BY_SCOPE: Final[Mapping[Scope, Mapping[str, Action]]] = {
         ),
         "restore-node": Action("Restore", "restored", "Those who look the topic up find it again.", "partitioned"),
     },
-    "nsqd": {
-        "remove-node": Action("Remove for good", "took everything from", _COPIED, "partitioned", limit=LONGEST),
-    },
+    "nsqd": {"remove-node": Action("Remove for good", "took everything from", _COPIED, "partitioned", limit=LONGEST)},
     "cluster": {
         "begin-upgrade": Action(
             "Begin upgrade", "began an upgrade of", "Until its end, no replicas are copied elsewhere.", "partitioned"

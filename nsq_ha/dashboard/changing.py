@@ -19,16 +19,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, run, target_of
-from nsq_ha.dashboard.guard import (
-    LIFETIME,
-    BrowserSession,
-    Guard,
-    WrongTokens,
-    cookie_of,
-    form,
-    segments,
-    session_of,
-)
+from nsq_ha.dashboard.guard import LIFETIME, BrowserSession, Guard, WrongTokens, cookie_of, form, segments, session_of
 from nsq_ha.dashboard.history import MAX_TEXT, ClusterEvent, History, Level
 from nsq_ha.dashboard.pages import change, frame
 from nsq_ha.dashboard.pages.ui import Board, Extra, Page

@@ -53,10 +53,7 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
             ("clients", figures.count(channel.clients), "" if channel.clients or not channel.depth else "warning"),
         ),
         ui.charts(board, *(flow[each] for each in ("depth", "lag", "rate", "trouble")), topic=topic),
-        ui.section(
-            "At the partitions" if not reading.is_plain else "At the nsqds",
-            _parts(board, parts),
-        ),
+        ui.section("At the partitions" if not reading.is_plain else "At the nsqds", _parts(board, parts)),
         latencies([(ui.part_name(row), row.latency) for row in parts]),
         distributions(
             (what, ui.part_name(row), counts, _TIMES)
