@@ -83,7 +83,7 @@ class Field(NamedTuple):
     Attributes:
         name: The argument of the method that gets it.
         label: What it is.
-        kind: How it is written: ``replica`` is one of the nsqds that hold the partition.
+        kind: How it is written: ``switch`` is on, off or as it is; ``replica`` is one of the partition's nsqds.
         hint: What stands in the empty field.
         is_needed: It must not be empty.
         is_plain: A plain cluster has it, too.
@@ -91,7 +91,7 @@ class Field(NamedTuple):
 
     name: str
     label: str
-    kind: Literal["number", "check", "text", "when", "replica"] = "number"
+    kind: Literal["number", "check", "switch", "text", "when", "replica"] = "number"
     hint: str = ""
     is_needed: bool = False
     is_plain: bool = False
@@ -111,7 +111,7 @@ class Field(NamedTuple):
             if (start := start_of(text or "oldest", time.time(), UTC)) is None:
                 raise ConfigError(f"{self.label}: write {_WHEN}, not {text!r}")
             return start
-        return (True if self.kind == "check" else text) if text else None
+        return (text == "1" if self.kind in ("check", "switch") else text) if text else None
 
 
 _WHEN: Final = "oldest, latest, -15m, or a time in UTC such as 2026-01-31 09:00"
@@ -126,6 +126,11 @@ _OF_TOPIC: Final = (
     Field("ordered", "Ordered: consumers read in order, and messages need a key", "check"),
     Field("extended", "Extended: messages may have headers and a tag", "check"),
     Field("disable_channel_auto_create", "Channels must be created before they are consumed", "check"),
+)
+_SETTINGS: Final = (
+    *(each._replace(hint="as it is") for each in _OF_TOPIC[3:6]),
+    Field("extended", "Extended: messages may have headers and a tag. It cannot be taken back", "check"),
+    _OF_TOPIC[-1]._replace(kind="switch", label="Channels must be created first: to begin this deletes all channels"),
 )
 
 
@@ -151,6 +156,10 @@ class Action(NamedTuple):
     asks: tuple[Field, ...] = ()
     limit: float = LIMIT
     scope: Scope = "channel"
+
+    def loses(self, given: Mapping[str, Any]) -> bool:
+        """Return whether messages are lost by what a form says."""
+        return self.is_lossy or any(each.kind == "switch" and given.get(each.name) is True for each in self.asks)
 
 
 _START: Final = (Field("start", "From", "when", "oldest, latest, -15m, or a time in UTC"),)
@@ -196,6 +205,14 @@ _BY_SCOPE: Final[Mapping[Scope, Mapping[str, Action]]] = {
     },
     "topic": {
         "create-topic": Action("Create topic", "created", "Producers can use it at once.", asks=_OF_TOPIC, limit=LONG),
+        "update-topic": Action(
+            "Change settings",
+            "changed the settings of",
+            "What is empty stays.",
+            "partitioned",
+            asks=_SETTINGS,
+            limit=LONG,
+        ),
         "delete-topic": Action(
             "Delete topic", "deleted", "Stop its producers first: they may create it again.", is_lossy=True
         ),

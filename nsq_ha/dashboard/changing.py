@@ -163,7 +163,7 @@ class Changing:
         if isinstance(found, Response):
             return found
         name, target = found
-        if ACTIONS[name].is_lossy and fields.get("typed", "") != target.name:
+        if ACTIONS[name].loses(target.given) and fields.get("typed", "") != target.name:
             text = f"To confirm, type the name: {target.name}"
             board = Board(self._history, time.time(), may_change=True)
             return self._respond(request, change.confirm(board, name, target, session.key, text))

@@ -171,7 +171,8 @@ def test_a_moved_leader_is_marked_for_a_while() -> None:
     assert screen.style(rows[B], 52.0 + MARKED) == ""
     assert screen.style(rows[A], 52.0) == ""
     screen = sampled()
-    assert {row.name: screen.style(row, 52.0) for row in screen.rows} == dict(archive="yellow", billing="", shipping="")
+    by_channel = {row.name: screen.style(row, 52.0) for row in screen.rows}
+    assert by_channel == {"archive": "yellow", "billing": "", "shipping": ""}
     screen = Screen("prod", 2.0)
     take(screen, state(), stats(partition("orders", 0, channel("shipping", 9000, clients=0))), 0)
     assert [screen.style(row, 52.0) for row in screen.rows] == ["red"]

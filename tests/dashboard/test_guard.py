@@ -182,6 +182,8 @@ def arguments_of(name: str) -> dict[str, Any]:
         ("create-channel", {}, {}),
         ("create-topic", {"partitions": "2", "ordered": "1"}, {"partitions": 2, "ordered": True}),
         ("create-topic", {"sync_every": "9", "extended": ""}, {"sync_every": 9}),
+        ("update-topic", {"replicas": "2", "retention_days": "0"}, {"replicas": 2, "retention_days": 0}),
+        ("update-topic", {"disable_channel_auto_create": "0"}, {"disable_channel_auto_create": False}),
     ],
 )
 async def test_an_action_calls_the_method_of_its_name(name: str, given: dict[str, str], more: dict[str, Any]) -> None:

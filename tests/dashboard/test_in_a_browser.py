@@ -188,6 +188,16 @@ async def test_topics_and_channels_are_created_and_deleted(url: str, cluster: De
         fields = key | {"topic": "fresh", "channel": "c"}
         assert (await client.post("/act/create-channel", data=fields, headers=ours)).status_code in (200, 202)
         await eventually(lambda: has("/topics/fresh/c", "/topics/fresh"), LIMIT)
+        wanted = key | {"topic": "fresh", "extended": "1", "disable_channel_auto_create": "1"}
+        asked = await client.post("/act/update-topic", data=wanted, headers=ours)
+        assert (asked.status_code, "To confirm, type the name: fresh" in asked.text) == (400, True)
+        assert {'value="1" checked', 'value="1" selected'} <= {*re.findall(r'value="1" \w+', asked.text)}
+        await client.post("/act/update-topic", data=wanted | {"typed": "fresh"}, headers=ours)
+        await eventually(lambda: has("registered channels", "/topics/fresh"), LIMIT)
+        assert await admin.channels("fresh") == ()
+        await client.post("/act/update-topic", data=wanted | {"disable_channel_auto_create": "0"}, headers=ours)
+        await client.post("/act/create-channel", data=fields, headers=ours)
+        await eventually(lambda: has("/topics/fresh/c", "/topics/fresh"), LIMIT)
         assert (await client.post("/act/delete-topic", data=key | {"topic": "fresh"}, headers=ours)).status_code == 400
         assert "fresh" in {each.name for each in await admin.topics()}
         typed = key | {"topic": "fresh", "typed": "fresh"}

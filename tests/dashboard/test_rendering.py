@@ -165,7 +165,7 @@ def test_buttons_are_only_for_those_who_may_change() -> None:
     ]
     # What an unstable cluster refuses is disabled, with the reason.
     topic = topic_page(operator, "orders").content
-    assert re.findall(r"/confirm/([a-z-]+)", topic) == ["create-channel", "delete-topic"]
+    assert re.findall(r"/confirm/([a-z-]+)", topic) == ["create-channel", "update-topic", "delete-topic"]
     assert re.findall(r'class="button disabled"[^>]*>([^<]+)', topic) == ["Add partitions"]
     assert "/confirm/move-leader" not in topic_page(operator, "orders").content  # there is no other replica
 

@@ -45,22 +45,28 @@ def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: st
     asked = [each for each in action.asks if each.is_plain or not is_plain]
     known = {part: value for part, value in target.fields.items() if part not in {each.name for each in asked}}
     fields = [ui.hidden(key=key, **known), *(_field(board, target, each) for each in asked)]
-    if action.is_lossy:
+    if is_lossy := action.loses(target.given):
         label = join("To confirm, type ", tag("b", target.name))
         fields.append(ui.labelled(label, type="text", name="typed", required=True, autocomplete="off", autofocus=True))
-    do = tag("button", action.label, class_="danger" if action.is_lossy else None)
+    do = tag("button", action.label, class_="danger" if is_lossy else None)
     cancel = tag("a", "Cancel", href=_back(action, target), class_="button")
     form = _form(path("act", name), "confirm", fields, tag("div", do, cancel, class_="buttons"))
     joint = " for " if name == "create-channel" else ": "
     title = f"{action.label}{joint + target.subject if known else ''}?"
-    loss = tag("p", "Messages will be lost for good.", class_="banner warning") if action.is_lossy else None
+    loss = tag("p", "Messages will be lost for good.", class_="banner warning") if is_lossy else None
     content = join(tag("h1", title), ui.problem(problem), tag("p", action.effect), _now(board, target), loss, form)
     return Page(title, content, 400 if problem else 200)
 
 
 def _field(board: Board, target: ActionTarget, field: Field) -> Html:
+    value = target.given.get(field.name)
     if field.kind == "check":
-        return tag("label", tag("input", type="checkbox", name=field.name, value="1"), f" {field.label}")
+        box = tag("input", type="checkbox", name=field.name, value="1", checked=value is True)
+        return tag("label", box, f" {field.label}")
+    if field.kind == "switch":
+        choices = (("", "as it is", None), ("1", "yes", True), ("0", "no", False))
+        options = [tag("option", text, value=key, selected=value is of) for key, text, of in choices]
+        return tag("label", tag("span", field.label), tag("select", options, name=field.name))
     if field.kind == "replica":
         place = (target.topic, target.partition or 0)
         leader, holders = board.reading.leaders.get(place), board.reading.holders.get(place, ())

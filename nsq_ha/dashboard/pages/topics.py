@@ -139,7 +139,11 @@ def topic_page(board: Board, name: str) -> Page:
         ui.crumbs(("Topics", ("topics",))),
         tag("p", flags(board, name)),
         missing,
-        ui.buttons(board, possible(reading, "create-channel", "expand", *own, "delete-topic"), ActionTarget(name)),
+        ui.buttons(
+            board,
+            possible(reading, "create-channel", "update-topic", "expand", *own, "delete-topic"),
+            ActionTarget(name),
+        ),
         ui.tiles(
             ("published", least + figures.rate(reading.published.get((name, None, None))), level),
             ("messages so far", least + figures.short(topic.messages if topic else None), level),
