@@ -117,7 +117,7 @@ def test_the_examples_of_a_page_run(
     tls, places = None, {}
     if wanted and wanted["tls"]:
         shutil.copy(CERTIFICATES / "server.pem", tmp_path)
-        tls = nsqd_tls(str(CERTIFICATES / "server.pem"), str(CERTIFICATES / "server.key"), None, None)
+        tls = nsqd_tls(str(CERTIFICATES / "server.pem"), str(CERTIFICATES / "server.key"))
     with contextlib.ExitStack() as stack:
         cluster = DevCluster(plain=plain, nsqlookupds=1 if plain else 2, nsqds=1 if plain else 3, tls=tls)
         stack.enter_context(cluster)

@@ -8,11 +8,9 @@ import errno
 import re
 import socket
 import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
-import msgspec
 
 from nsq_ha.cli.options import FILE_NAME, Number, json_option
 from nsq_ha.cli.output import print_json, print_table, wants_json
@@ -23,7 +21,7 @@ from nsq_ha.options.checks import DEFAULT_PORT, MAX_PARTITIONS, check_topic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nsq_ha.devcluster import AuthGrant, DevCluster
+    from nsq_ha.devcluster import DevCluster
 
 NSQD_PORT: Final = 4150
 """TCP port of nsqd; that of its HTTP is one above."""
@@ -116,17 +114,6 @@ _PORT = click.IntRange(1, 65534)
 )
 @click.option("--tls-cert", type=FILE_NAME, help="Certificate of the nsqds, PEM. Clients may then switch to TLS.")
 @click.option("--tls-key", type=FILE_NAME, help="Key of the certificate, PEM. Default: in the file of the certificate.")
-@click.option("--tls-root-ca-file", type=FILE_NAME, help="CA of the certificates of clients, PEM.")
-@click.option(
-    "--tls-client-auth-policy",
-    type=click.Choice(["require-verify"]),
-    help="Refuse clients without TLS and a certificate that the CA has signed.",
-)
-@click.option(
-    "--auth-file",
-    type=FILE_NAME,
-    help="JSON object of secrets, and for each the answer of an auth server. The nsqds then ask for AUTH.",
-)
 @json_option
 def dev(
     *,
@@ -139,9 +126,6 @@ def dev(
     nsqd_port: int | None,
     tls_cert: str | None,
     tls_key: str | None,
-    tls_root_ca_file: str | None,
-    tls_client_auth_policy: str | None,
-    auth_file: str | None,
     as_json: bool | None,
     **options: Any,  # noqa: ANN401 - those of DevCluster with the same names
 ) -> None:
@@ -150,8 +134,8 @@ def dev(
         from nsq_ha.devcluster import ChangeRefusedError, DevCluster
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dev needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
-    if examples and (topics or auth_file or tls_client_auth_policy):
-        raise click.UsageError("--examples cannot be combined with --topic, --auth-file or --tls-client-auth-policy")
+    if examples and topics:
+        raise click.UsageError("give --examples or --topic, not both")
     lookupd_ports, nsqd_ports = ports_of(port, nsqd_port, plain=plain)
     cluster = DevCluster(
         plain=plain,
@@ -159,9 +143,7 @@ def dev(
         nsqds=nsqds or (1 if plain else 3),
         lookupd_ports=lookupd_ports,
         nsqd_ports=nsqd_ports,
-        tls=nsqd_tls(tls_cert, tls_key, tls_root_ca_file, tls_client_auth_policy),
-        tls_required=tls_client_auth_policy is not None,
-        auth=_grants(auth_file),
+        tls=nsqd_tls(tls_cert, tls_key),
         **options,
     )
     with failures(), _started(cluster):
@@ -174,8 +156,8 @@ def dev(
                 raise click.ClickException(f"topic {wanted.name}: {error}") from error
         if examples:
             topics = make_examples(cluster, plain=plain)
-        facts = {"plain": plain, "asks": auth_file is not None, "is_moved": not lookupd_ports}
-        run(_until_stopped(lambda: _tell(cluster, topics, as_json=as_json, **facts)), stopped=0)
+        is_moved = not lookupd_ports
+        run(_until_stopped(lambda: _tell(cluster, topics, as_json=as_json, plain=plain, is_moved=is_moved)), stopped=0)
 
 
 def make_examples(cluster: DevCluster, *, plain: bool) -> tuple[Wanted, ...]:
@@ -224,25 +206,6 @@ def _started(cluster: DevCluster) -> Iterator[None]:
         yield
 
 
-def _grants(file: str | None) -> dict[str, AuthGrant] | None:
-    """Return what each secret in the file allows. None without a file.
-
-    Raises:
-        UsageError: The file cannot be read, or is wrong. The text contains no secret.
-    """
-    if file is None:
-        return None
-    from nsq_ha.devcluster import AuthGrant
-
-    try:
-        grants = msgspec.json.decode(Path(file).read_bytes(), type=dict[str, AuthGrant])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise click.UsageError(f"--auth-file {file} cannot be used: {error}") from error
-    if "" in grants:
-        raise click.UsageError(f"--auth-file {file} cannot be used: a secret must not be empty")
-    return grants
-
-
 def are_free(ports: tuple[int, ...]) -> bool:
     """Return whether nobody listens at some ports of the loopback."""
     for port in ports:
@@ -255,23 +218,19 @@ def are_free(ports: tuple[int, ...]) -> bool:
     return True
 
 
-def nsqd_tls(cert: str | None, key: str | None, ca: str | None, policy: str | None) -> ssl.SSLContext | None:
+def nsqd_tls(cert: str | None, key: str | None) -> ssl.SSLContext | None:
     """Return the context of the nsqds.
 
     Raises:
         UsageError: There is no certificate, or a file cannot be read.
     """
     if cert is None:
-        if (key, ca, policy) != (None, None, None):
-            raise click.UsageError("the other options of TLS need --tls-cert")
+        if key is not None:
+            raise click.UsageError("--tls-key needs --tls-cert")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(cert, key)
-        if ca is not None:
-            context.load_verify_locations(ca)
-        if policy is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
     except OSError as error:
         raise click.UsageError(f"the files of TLS cannot be used: {error}") from error
     return context
@@ -285,9 +244,9 @@ async def _until_stopped(tell: Callable[[], None]) -> int:
 
 
 def _tell(
-    cluster: DevCluster, topics: tuple[Wanted, ...], *, as_json: bool | None, plain: bool, asks: bool, is_moved: bool
+    cluster: DevCluster, topics: tuple[Wanted, ...], *, as_json: bool | None, plain: bool, is_moved: bool
 ) -> None:
-    """Print the addresses, and commands to try; the nsqds may ask for AUTH, and another program have the usual port."""
+    """Print the addresses, and commands to try; another program may have the usual port."""
     nodes = {name: {"tcp": address, "http": cluster.http_address(name)} for name, address in cluster.nsqds.items()}
     export = f"export NSQ_HA_LOOKUPD={','.join(cluster.lookupd)}"
     moved = (
@@ -310,8 +269,7 @@ def _tell(
     key = " --key user-42" if topics and topics[0].ordered else ""
     create = "" if topics or plain else f"  nsq-ha topic create {topic} --partitions 2\n"
     tail = "--channel hello --consume" if plain else "--from -1m"  # a paste publishes before it is subscribed
-    secret = "  export NSQ_HA_AUTH_SECRET=...  # a secret of --auth-file\n" if asks else ""
     click.echo(
-        f"In another terminal:\n\n  {export}\n{secret}{create}"
+        f"In another terminal:\n\n  {export}\n{create}"
         f"  nsq-ha tail {topic} {tail} &\n  echo hello | nsq-ha pub {topic}{key}\n\nCtrl-C stops the cluster."
     )

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import socket
-import ssl
 from pathlib import Path
 
 import click
@@ -122,58 +121,10 @@ def test_a_port_can_be_fixed_and_a_taken_one_is_reported(invoke: Invoke) -> None
 
 
 @pytest.mark.slow
-def test_secrets_come_from_a_file(invoke: Invoke, tmp_path: Path) -> None:
-    file = tmp_path / "auth.json"
-    rule = {"topic": "^orders$", "channels": [".*"], "permissions": ["publish", "subscribe"]}
-    file.write_text(json.dumps({"sesame": {"ttl": 60, "identity": "me", "authorizations": [rule]}}))
-    arguments = ["--nsqds", "1", "--topic", "orders", "--topic", "mails", "--auth-file", str(file), "--table"]
-    with running(*arguments, columns="200") as process:
-        shown = b""
-        while b"Ctrl-C" not in shown:
-            line = process.stdout.readline()
-            assert line
-            shown += line
-        assert b"export NSQ_HA_AUTH_SECRET=...  # a secret of --auth-file\n" in shown
-        assert b"sesame" not in shown
-        [lookupd] = re.findall(rb"http://127.0.0.1:[0-9]+", shown.partition(b"NSQ_HA_LOOKUPD=")[2])[:1]
-        with pytest.MonkeyPatch.context() as patch:
-            refused = invoke("pub", "orders", stdin="hello", lookupd=lookupd.decode())
-            patch.setenv("NSQ_HA_AUTH_SECRET", "sesame")
-            sent = invoke("pub", "orders", stdin="hello", lookupd=lookupd.decode())
-            forbidden = invoke("pub", "mails", stdin="hello", lookupd=lookupd.decode())
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=120)
-    assert (refused.exit_code, sent.exit_code, forbidden.exit_code) == (1, 0, 1)
-    assert "requires AUTH" in refused.stderr
-    assert "E_UNAUTHORIZED" in forbidden.stderr
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (b"{", "Input data was truncated"),
-        (b'{"sesame": {"ttl": "a day"}}', "Expected `float`, got `str`"),
-        (b'{"sesame": {"ttl": 0}}', "ttl must be above 0 seconds"),
-        (b'{"sesame": {"authorizations": [{"topic": "("}]}}', "of an AuthRule is refused"),
-        (b'{"": {"ttl": 5}}', "a secret must not be empty"),
-        (b'{"sesame\xff": {"ttl": 5}}', "can't decode byte 0xff"),
-        (b'{"sesame": {"later": %b}}' % (b"[" * 100_000), "recursion"),
-    ],
-)
-def test_a_wrong_file_of_secrets_is_refused(invoke: Invoke, tmp_path: Path, content: bytes, problem: str) -> None:
-    file = tmp_path / "auth.json"
-    file.write_bytes(content)
-    refused = invoke("dev", "--auth-file", str(file))
-    assert refused.exit_code == 2
-    assert problem in refused.stderr
-    assert "sesame" not in refused.stderr
-
-
-@pytest.mark.slow
 def test_a_plain_cluster_with_tls() -> None:
     lookupd, nsqd = fixed_ports(2), fixed_ports(2)
     arguments = ["--plain", "--port", str(lookupd + 1), "--nsqd-port", str(nsqd), "--topic", "orders"]
-    tls = ["--tls-cert", CA_FILE, "--tls-key", KEY_FILE, "--tls-root-ca-file", CA_FILE]
+    tls = ["--tls-cert", CA_FILE, "--tls-key", KEY_FILE]
     with running(*arguments, *tls) as process:
         told = json.loads(process.stdout.readline())
         assert told["lookupd"] == [f"http://127.0.0.1:{lookupd + 1}"]
@@ -192,28 +143,18 @@ def test_a_plain_cluster_with_tls() -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("option", [("--topic", "orders"), ("--auth-file", __file__)])
-def test_the_examples_choose_the_topics_and_need_no_secret(invoke: Invoke, option: tuple[str, str]) -> None:
-    refused = invoke("dev", "--examples", *option)
-    assert refused.exit_code == 2
-    assert "--examples cannot be combined with" in refused.stderr
+def test_the_examples_choose_the_topics(invoke: Invoke) -> None:
+    refused = invoke("dev", "--examples", "--topic", "orders")
+    assert (refused.exit_code, "give --examples or --topic, not both" in refused.stderr) == (2, True)
 
 
 def test_options_of_tls_need_a_certificate(invoke: Invoke, tmp_path: Path) -> None:
     refused = invoke("dev", "--plain", "--tls-key", KEY_FILE)
-    assert (refused.exit_code, "need --tls-cert" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "--tls-key needs --tls-cert" in refused.stderr) == (2, True)
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("no certificate")
     refused = invoke("dev", "--plain", "--tls-cert", str(wrong))
     assert (refused.exit_code, "cannot be used" in refused.stderr) == (2, True)
-
-
-def test_clients_may_have_to_show_a_certificate() -> None:
-    assert dev.nsqd_tls(None, None, None, None) is None
-    asking, demanding = (dev.nsqd_tls(CA_FILE, KEY_FILE, CA_FILE, policy) for policy in (None, "require-verify"))
-    assert asking is not None
-    assert demanding is not None
-    assert (asking.verify_mode, demanding.verify_mode) == (ssl.CERT_NONE, ssl.CERT_REQUIRED)
 
 
 def test_a_plain_topic_has_no_partitions(invoke: Invoke) -> None:
