@@ -17,7 +17,8 @@ What a page says about a block stands behind the language on its fence, where re
 
 The Python blocks of a page run in the page's order. One that calls ``asyncio.run``
 is a program and runs on its own, as a reader would run it; others have the names
-that the blocks before them have left. ``await`` may stand at their top.
+that the blocks before them have left. ``await`` may stand at their top. Where a page says
+to paste them into ``python -m asyncio``, they must not leave a value that it would print.
 An output may leave out what differs from run to run by ``...``.
 """
 
@@ -236,6 +237,9 @@ class PageRun:
     async def _execute(self, example: Example, names: dict[str, Any]) -> None:
         tree = ast.parse(self._here(example.code))
         tree.body = [_awaited(statement) for statement in tree.body]
+        if "python -m asyncio" in example.page.read_text("utf-8"):
+            tree = ast.fix_missing_locations(_Echo().visit(tree))
+            names["_echo"] = _echo
         ast.increment_lineno(tree, example.line)
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         made = eval(compile(tree, str(example.page), "exec", flags=flags), names)  # noqa: S307 - our own pages
@@ -342,6 +346,26 @@ def _awaited(statement: ast.stmt) -> ast.stmt:
             return ast.copy_location(ast.Expr(ast.copy_location(ast.Await(program), statement)), statement)
         case _:
             return statement
+
+
+class _Echo(ast.NodeTransformer):
+    """Finds what an interactive Python would print: the value of each expression outside functions."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr:
+        return ast.Expr(ast.Call(ast.Name("_echo", ast.Load()), [node.value], []))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        return node
+
+
+def _echo(value: object) -> None:
+    assert value is None, f"Python prints {value!r}, which the page does not show: assign it to a name"
 
 
 def _raise_if_failed(running: Running) -> None:
