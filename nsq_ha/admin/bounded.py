@@ -36,9 +36,9 @@ AT_ONCE: Final = 16
 """Number of servers that one call asks at the same time."""
 
 
-async def several(ask: Callable[[T], Awaitable[U]], of: Iterable[T], at_once: int = AT_ONCE) -> list[U]:
+async def several(ask: Callable[[T], Awaitable[U]], of: Iterable[T], at_once: int | None = None) -> list[U]:
     """Return what ``ask`` returns for each, in their order; only some are asked at the same time."""
-    slots = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(at_once or AT_ONCE)
 
     async def limited(each: T) -> U:
         async with slots:

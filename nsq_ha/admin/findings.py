@@ -170,7 +170,6 @@ def _addresses(facts: Facts) -> _Outcome:
 
 
 _OF_PARTITIONS: Final[Mapping[str, tuple[Status, str, str]]] = {
-    "unled": ("failed", "no leader: {}", "start the nsqds that hold it; a new leader is elected within about 20 s"),
     "wrong": ("failed", "the nsqd does not know that it leads: {}", "wait a minute; if it stays, restart that nsqd"),
     "unwritable": (
         "failed",
@@ -204,12 +203,10 @@ def _trouble(found: TopicDescription, entry: PartitionDescription) -> tuple[str,
     """Return a key of :data:`_OF_PARTITIONS`, or an empty text, with the name of the partition."""
     name = f"{found.view.topic}-{entry.partition}"
     replicas = found.view.meta.replica if found.view.meta is not None else 0
-    if entry.leader is None:
-        return "unled", name
     if not entry.writable:
         return "unwritable", name + (f" ({found.note})" if found.note else "")
     if entry.stats is not None and not entry.stats.is_leader:
-        return "wrong", f"{name} at {entry.leader.address}"
+        return "wrong", f"{name} at {entry.stats.nsqd}"
     if entry.replicas and len(entry.replicas) < replicas:
         return "thin", f"{name} ({len(entry.replicas)} of {replicas})"
     return "", name

@@ -21,6 +21,8 @@ _AGO: Final = re.compile(r"-(?:[0-9]{1,9}[smhdw])+")
 _PART: Final = re.compile(r"([0-9]+)([smhdw])")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
+_SCALES: Final = ("", "k", "M", "G", "T", "P")
+
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
@@ -96,3 +98,20 @@ def span(seconds: float | None) -> str:
         return f"{hours:.0f} h {rest // _MINUTE:.0f} min"
     days, rest = divmod(value, _DAY)
     return f"{days:.0f} d {rest // _HOUR:.0f} h"
+
+
+def size(value: float | None) -> str:
+    """Return a number of bytes."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{value:.0f} B" if abs(value) < 1024 else f"{scaled(value, 1024.0, ' ')}B"
+
+
+def scaled(value: float, base: float, gap: str) -> str:
+    """Return a number with the letter of its scale."""
+    unit = 0
+    while abs(value) >= base and unit < len(_SCALES) - 1:
+        value /= base
+        unit += 1
+    digits = 1 if unit and abs(value) < 100 and round(value, 1) != round(value) else 0
+    return f"{value:.{digits}f}{gap}{_SCALES[unit]}"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 NSQD_PORT: Final = 4150
 """TCP port of nsqd; that of its HTTP is one above."""
 RETAIN_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of messages that a partition keeps after all its channels finished them."""
 
 
 class Wanted(NamedTuple):
@@ -106,12 +107,6 @@ _PORT = click.IntRange(1, 65534)
     type=_PORT,
     help=f"TCP port of the first nsqd, whose HTTP port is one above. Default: {NSQD_PORT} with --plain, if it is free.",
 )
-@click.option(
-    "--retain-bytes",
-    type=click.IntRange(0),
-    default=RETAIN_BYTES,
-    help="Bytes of messages that a partition keeps after all its channels finished them. --plain keeps none.",
-)
 @click.option("--tls-cert", type=FILE_NAME, help="Certificate of the nsqds, PEM. Clients may then switch to TLS.")
 @click.option("--tls-key", type=FILE_NAME, help="Key of the certificate, PEM. Default: in the file of the certificate.")
 @json_option
@@ -144,6 +139,7 @@ def dev(
         lookupd_ports=lookupd_ports,
         nsqd_ports=nsqd_ports,
         tls=nsqd_tls(tls_cert, tls_key),
+        retain_bytes=RETAIN_BYTES,
         **options,
     )
     with failures(), _started(cluster):

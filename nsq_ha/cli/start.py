@@ -32,12 +32,7 @@ HELP: Final = (
 
 def parse_start(_: click.Context, __: click.Parameter, value: str | None) -> StartFrom | None:
     """Return the start position that the option names."""
-    if value is None:
-        return None
-    found = start_of(value, time.time())
-    if found is None:
-        raise click.BadParameter(f"give {_FORMS}")
-    return found
+    return None if value is None else position(value, time.time(), is_counted=False)
 
 
 def from_option(default: str) -> Callable[[_Command], _Command]:
@@ -58,17 +53,18 @@ def described(start: StartFrom) -> str:
     return f"{'offset' if start.kind == 'virtual_queue' else 'count'}:{start.value}"
 
 
-def position(text: str, now: float) -> StartFrom:
-    """Return the position that a text names, also one in a single partition.
+def position(text: str, now: float, *, is_counted: bool = True) -> StartFrom:
+    """Return the position that a text names.
 
     Args:
         text: The text.
         now: The time in Unix seconds.
+        is_counted: It may also be one in a single partition.
 
     Raises:
         click.BadParameter: It names none.
     """
-    if text.startswith(_COUNTED):
+    if is_counted and text.startswith(_COUNTED):
         try:
             found: StartFrom = option("start", Start).from_text(text, "the position")
             return found
@@ -76,5 +72,7 @@ def position(text: str, now: float) -> StartFrom:
             raise click.BadParameter(str(error)) from error
     start = start_of(text, now)
     if start is None:
-        raise click.BadParameter(f"{text!r} is no position: give {_FORMS}, offset:BYTES or count:NUMBER")
+        raise click.BadParameter(
+            f"{text!r} is no position: give {_FORMS}{', offset:BYTES or count:NUMBER' * is_counted}"
+        )
     return start

@@ -11,8 +11,10 @@ import click
 import msgspec
 
 from nsq_ha.admin.causes import incidents
+from nsq_ha.admin.distribution import distributions
 from nsq_ha.admin.reading import connections_of
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
+from nsq_ha.cli.output import TOPIC as TOPIC_COLUMN
 from nsq_ha.cli.output import FigureColumn, age, clean, columns_of, number, picked, print_rows, wants_json, warn
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import looks
@@ -32,6 +34,7 @@ class StatOptions:
     channel: str | None
     by_partition: bool
     clients: bool
+    distributions: bool
     watch: bool
     interval: float
     count: int | None
@@ -43,6 +46,7 @@ class StatOptions:
 @click.option("--channel", type=CHANNEL, help="Only this channel.")
 @click.option("-p", "--partitions", "by_partition", is_flag=True, help="A row for each partition (plain: each nsqd).")
 @click.option("-c", "--clients", is_flag=True, help="A row for each connection that consumes.")
+@click.option("-d", "--distributions", is_flag=True, help="How the sizes and times of messages are spread.")
 @click.option("-w", "--watch", is_flag=True, help="Repeat it until Ctrl-C, with rates.")
 @click.option("-i", "--interval", type=SECONDS, default=2.0, help="Seconds between two repeats.")
 @click.option("-n", "--count", type=click.IntRange(1), help="With --watch: end after this many times.")
@@ -58,8 +62,8 @@ def stat(cluster: ClusterAccess, as_json: bool | None, **options: object) -> boo
     chosen = StatOptions(as_json=wants_json(as_json), **options)  # type: ignore[arg-type]  # click's names and types
     if chosen.count is not None and not chosen.watch:
         raise click.UsageError("--count needs --watch")
-    if chosen.clients and chosen.watch:
-        raise click.UsageError("give --clients or --watch, not both")
+    if chosen.clients + chosen.distributions + chosen.watch > 1:
+        raise click.UsageError("give one of --clients, --distributions and --watch")
     lacks = run(_stat(cluster, chosen), stopped=False if chosen.watch else None, has_end=chosen.count is not None)
     return lacks and not chosen.watch
 
@@ -78,6 +82,8 @@ async def _stat(cluster: ClusterAccess, options: StatOptions) -> bool:
             lacks = tell_lacking(found, options.topic)
             if options.clients:
                 lacks |= _print_clients(found, options)
+            elif options.distributions:
+                _print_distributions(found, options)
             else:
                 _print_rows(found, options)
     return lacks
@@ -169,6 +175,22 @@ def _print_clients(reading: Reading, options: StatOptions) -> bool:
     empty = "no connection is listed" if unlisted else "no connection consumes"
     print_rows(connections, as_dict, columns, as_json=options.as_json, empty=empty)
     return bool(unlisted)
+
+
+_SPREAD: Final = (
+    TOPIC_COLUMN,
+    FigureColumn("channel", 0, lambda each: each.channel or None, is_number=False),
+    FigureColumn("part", 0, lambda each: str(each.partition)),
+    FigureColumn("of", 0, lambda each: each.of, is_number=False),
+    FigureColumn("messages", 1, lambda each: each.text, is_number=False, is_list=True),
+)
+
+
+def _print_distributions(reading: Reading, options: StatOptions) -> None:
+    found = [each for topic in reading.topics.values() for each in distributions(topic)]
+    rows = [each for each in found if _chosen(options, each.topic, each.channel)]
+    empty = "no nsqd counts them: only partitioned ones do, of messages since their start"
+    print_rows(rows, lambda each: each._asdict(), _SPREAD, as_json=options.as_json, empty=empty)
 
 
 def _client_columns(now: float) -> list[FigureColumn]:

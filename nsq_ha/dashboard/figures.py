@@ -14,8 +14,7 @@ from nsq_ha.errors import ConfigError
 NONE: Final = words.NONE
 span: Final = words.span
 brief: Final = words.brief
-
-_UNITS: Final = ("", "k", "M", "G", "T", "P")
+size: Final = words.size
 
 
 def count(value: float | None) -> str:
@@ -29,19 +28,12 @@ def short(value: float | None) -> str:
         return NONE
     if abs(value) < 10 and value != int(value):
         return f"{value:.1f}"
-    return _scaled(value, 1000.0, "")
+    return words.scaled(value, 1000.0, "")
 
 
 def rate(value: float | None) -> str:
     """Return a number per second."""
     return NONE if value is None or not math.isfinite(value) else f"{short(value)}/s"
-
-
-def size(value: float | None) -> str:
-    """Return a number of bytes."""
-    if value is None or not math.isfinite(value):
-        return NONE
-    return f"{value:.0f} B" if abs(value) < 1024 else f"{_scaled(value, 1024.0, ' ')}B"
 
 
 def clock(at: float) -> str:
@@ -74,12 +66,3 @@ def whole(given: Mapping[str, str], name: str) -> int | None:
 def share(value: float) -> str:
     """Return a share of 1 as percents."""
     return f"{value * 100:g} %"
-
-
-def _scaled(value: float, base: float, gap: str) -> str:
-    unit = 0
-    while abs(value) >= base and unit < len(_UNITS) - 1:
-        value /= base
-        unit += 1
-    digits = 1 if unit and abs(value) < 100 and round(value, 1) != round(value) else 0
-    return f"{value:.{digits}f}{gap}{_UNITS[unit]}"

@@ -128,7 +128,7 @@ PAUSED = channel("c", paused=True)
         (NSQDS, {"stats": stats(NodeStats(A, "1.0"), NodeStats(B, "1.1"))}, "warning", "differ: 1.0, 1.1"),
         (REACHED, {"unreachable": {A.address: "refused"}}, "failed", "10.0.0.1:4150 (refused)"),
         (REACHED, {"stats": stats(NodeStats(LOCAL))}, "failed", "name 127.0.0.1"),
-        (WRITABLE, entry(leader=None), "failed", "no leader: orders-0"),
+        (WRITABLE, entry(leader=None, writable=False), "failed", "cannot be written: orders-0"),
         (WRITABLE, entry(writable=False, note="no majority"), "failed", "cannot be written: orders-0 (no majority)"),
         (
             WRITABLE,

@@ -1,6 +1,7 @@
 """``nsq-ha stat``: which columns fit, and its output at either kind of cluster."""
 
 import asyncio
+import dataclasses
 import functools
 import json
 import time
@@ -164,6 +165,24 @@ def test_an_nsqd_with_too_many_connections_to_list_is_named(invoke: Invoke, monk
     result = invoke("stat", "--clients", "--table")
     assert (result.exit_code, result.stdout) == (1, "no connection is listed\n")
     assert result.stderr == f"warning: too many connections to list are at nsqd {A}\n"
+
+
+def test_sizes_and_times_are_spread(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = dataclasses.replace(
+        partition("orders", 0, channel("billing", finished_within=(0, 5), delivered_within=(0,) * 11 + (1,))),
+        sizes=(3, 0, 2),
+    )
+    now = Reading(NOW, stats=ClusterStats((NodeStats(Node("10.0.0.1", 4150, 4151), partitions=(held,)),)))
+    monkeypatch.setattr(AdminClient, "look", lambda *_, **__: asyncio.sleep(0, now))
+    entries = lines(invoke("stat", "orders", "--distributions"))
+    assert [(each["channel"], each["of"], each["counts"]) for each in entries] == [
+        ("", "size", {"< 100 B": 3, "< 2 kB": 2}),
+        ("billing", "publish to FIN", {"< 32 ms": 5}),
+        ("billing", "delivery to FIN", {"longer": 1}),
+    ]
+    assert "< 100 B: 3, < 2 kB: 2" in invoke("stat", "-d", "--table").stdout
+    assert {each["channel"] for each in lines(invoke("stat", "-d", "--channel", "billing"))} == {"billing"}
+    assert "only partitioned ones do" in invoke("stat", "-d", "--channel", "x", "--table").stdout
 
 
 def test_a_channel_that_does_not_exist(invoke: Invoke, topic: str) -> None:

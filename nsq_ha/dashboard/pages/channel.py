@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nsq_ha.admin.reading import connections_of, flow_key
 from nsq_ha.admin.words import some
@@ -10,7 +10,7 @@ from nsq_ha.base.markup import Child, Html, join, tag
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import ActionTarget, possible
 from nsq_ha.dashboard.pages import ui
-from nsq_ha.dashboard.pages.topics import distributions, incomplete, latencies
+from nsq_ha.dashboard.pages.topics import incomplete, latencies, spread
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin import ClientStats
     from nsq_ha.admin.reading import FigureRow
-
-_TIMES: Final = tuple(figures.brief(0.016 * 2**n) for n in range(11))
 
 
 def channel_page(board: Board, topic: str, name: str) -> Page:
@@ -55,15 +53,7 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
         ui.charts(board, *(flow[each] for each in ("depth", "lag", "rate", "trouble")), topic=topic),
         ui.section("At the partitions" if not reading.is_plain else "At the nsqds", _parts(board, parts)),
         latencies([(ui.part_name(row), row.latency) for row in parts]),
-        distributions(
-            (what, ui.part_name(row), counts, _TIMES)
-            for row in parts
-            if row.channel is not None
-            for what, counts in (
-                ("publish to FIN", row.channel.finished_within),
-                ("delivery to FIN", row.channel.delivered_within),
-            )
-        ),
+        spread(reading.topics.get(topic), name),
         ui.section("Clients", clients(board, parts)),
         ui.events_section(events),
     )

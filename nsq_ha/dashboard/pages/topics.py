@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsq_ha.admin.causes import expected, incidents, unled
 from nsq_ha.admin.causes import incomplete as lacks_part
+from nsq_ha.admin.distribution import distributions
 from nsq_ha.admin.words import partly, some
 from nsq_ha.base.markup import Child, Html, join, path, query, tag
 from nsq_ha.dashboard import figures
@@ -162,11 +162,7 @@ def topic_page(board: Board, name: str) -> Page:
         latencies(
             [(e.nsqd if reading.is_plain else str(e.partition), e.latency) for e in topic.partitions] if topic else []
         ),
-        distributions(
-            (what, str(entry.partition), counts, limits)
-            for entry in (topic.partitions if topic else ())
-            for what, counts, limits in (("size", entry.sizes, _SIZES), ("write", entry.written_within, _WRITES))
-        ),
+        spread(topic),
         ui.events_section(events, "this topic"),
         tag(
             "p",
@@ -333,30 +329,16 @@ def _sync(address: str, in_sync: set[str]) -> Html | None:
     return ui.badge("in sync", "good") if address in in_sync else ui.badge("not in sync", "warning")
 
 
-_SIZES: Final = ("100 B", *(figures.size(1024 << n) for n in range(15)))
-_WRITES: Final = tuple(figures.brief(0.001 * 2**n) for n in range(16))
-
-
-def distributions(rows: Iterable[tuple[str, str, Sequence[int], Sequence[str]]]) -> Html | None:
-    """Return how many messages were below some limits; None if nothing was counted.
-
-    Args:
-        rows: What is counted, where, the counts, and the limits; a count without a limit is of those above all.
-    """
+def spread(topic: TopicStats | None, channel: str = "") -> Html | None:
+    """Return the distributions of a topic, or of a channel. None if nothing was counted."""
     columns = (
-        TableColumn("of", lambda row: row[0]),
-        TableColumn("partition", lambda row: row[1]),
-        TableColumn("messages", lambda row: ", ".join(_below(*row[2:]))),
+        TableColumn("of", lambda each: each.of),
+        TableColumn("partition", lambda each: str(each.partition)),
+        TableColumn("messages", lambda each: each.text),
     )
-    counted = [row for row in rows if any(row[2])]
-    listed = ui.table("distributions", columns, counted, key=lambda row: f"{row[0]} {row[1]}", empty="")
-    return ui.section("Distributions since the nsqds started", listed) if counted else None
-
-
-def _below(counts: Sequence[int], limits: Sequence[str]) -> Iterator[str]:
-    for count, limit in zip_longest(counts, limits[: len(counts)], fillvalue=""):
-        if count:
-            yield f"{f'< {limit}' if limit else 'longer'}: {count:,}"
+    found = [each for each in distributions(topic) if each.channel == channel] if topic else []
+    listed = ui.table("distributions", columns, found, key=lambda each: f"{each.of} {each.partition}", empty="")
+    return ui.section("Distributions since the nsqds started", listed) if found else None
 
 
 def latencies(entries: list[tuple[str, Latency | None]]) -> Html | None:
