@@ -12,7 +12,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from nsq_ha import OutgoingMessage
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.sync import Producer
 from tests.examples import ROOT, examples_of
 from tests.spark.conftest import Publish
 from tests.spark.streams import numbered, read, spread
@@ -60,6 +62,19 @@ def test_a_backfill_by_time_that_becomes_a_stream_fills_a_lake_by_day(
     for batch in (some, lake.drop("day"), some):
         recipes["add_once"](batch, table)
     assert spark.read.parquet(table).count() == 70
+
+
+@pytest.mark.slow
+def test_what_a_producer_repeats_is_counted_once(
+    spark: SparkSession, dev_cluster: DevCluster, recipes: dict[str, Any], tmp_path: Path
+) -> None:
+    topic = dev_cluster.create_topic("recipe_count", 2)
+    with Producer(lookupd=dev_cluster.lookupd) as producer:
+        producer.publish_many(topic, [OutgoingMessage(b"order", trace_id=order) for order in (7, 8, 7, 7, 9)])
+    counts = recipes["per_minute"](recipes["since"](spark, dev_cluster.lookupd[0], topic, 0))
+    writer = counts.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    _, repeats = run_to_end(lambda: writer.trigger(availableNow=True).start())[0]["stateOperators"]
+    assert (repeats["numRowsUpdated"], repeats["customMetrics"]["numDroppedDuplicateRows"]) == (3, 2)
 
 
 @pytest.mark.slow
