@@ -32,8 +32,8 @@ _HOUR: Final = 3600.0
 _SOME_FAIL: Final = 0.1
 """How many messages fail, for each one that is finished, if that is worth a warning."""
 
-_RARE: Final = 0.001
-"""Failures a second that are as good as none."""
+_RARE: Final = 1 / 60
+"""Failures a second that are as good as none: a few of long ago, or one alone."""
 
 _Parts = Sequence[tuple["FigureRow", ChannelFlow]]
 
@@ -46,9 +46,9 @@ def of_consumers(reading: Reading) -> list[Incident]:
     for row in reading.rows:
         if clauses := list(_clauses(reading, row, parts.get((row.topic, row.name), ()))):
             first, *others = clauses
-            more = (each.cause.format("it") for each in others)
-            cause = first.cause.format(first.subject)
-            found.append((row, replace(first, cause=cause, effects=(*first.effects, *more))))
+            effects = (*first.effects, *(each.cause.format("it") for each in others))
+            cause, remedy = first.cause.format(first.subject), "; ".join(each.remedy for each in clauses)
+            found.append((row, replace(first, cause=cause, effects=effects, remedy=remedy)))
     found.sort(key=lambda each: (OF_CHANNELS.index(each[1].trouble), -(each[0].depth or 0)))
     return [each for _, each in found]
 
@@ -94,6 +94,7 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incide
     still = [(each, flow) for each, flow in waiting if flow.at - flow.since >= STILL]
     unread = [(each, flow) for each, flow in waiting if each.channel and not each.channel.clients]
     is_running = channel.clients > 0 and max(channel.paused_at, channel.skipped_at) < channel.places
+    failing = list(_failing(of, row, [flow for _, flow in parts]))
     heads = [(p, f) for p, f in still if p.ordered and p.channel and (p.channel.in_flight or f.returned)]
     if unread and not channel.clients:
         remedy = f"start its consumers; if they are gone for good: nsq-ha channel delete {command}"
@@ -117,7 +118,7 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incide
             is_bad=bool(returned) or _is_long(reading, row, flow),
             **_lasts(heads),
         )
-    elif still and is_running and len(still) == len(waiting) and not any(flow.returned for _, flow in still):
+    elif still and is_running and len(still) == len(waiting) and not failing:
         held = channel.in_flight
         who, s = counted(channel.clients, "client"), "s" if channel.clients == 1 else ""
         # A partitioned nsqd only tells up to where all is finished, and one message may hold that up.
@@ -132,10 +133,9 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incide
             **_lasts(still),
         )
     if is_running and not heads:
-        flows = [flow for _, flow in parts]
-        yield from list(_failing(of, row, flows)) or _lagging(of, waits, flows)
+        yield from failing or _lagging(of, waits, [flow for _, flow in parts])
     if channel.state:
-        remedy, cause = f"if that is over: nsq-ha channel resume {command}", f"{{}} is {channel.state}"
+        remedy, cause = f"to resume it: nsq-ha channel resume {command}", f"{{}} is {channel.state}"
         yield of(trouble="stopped", cause=cause, effects=waits if channel.depth else (), remedy=remedy, is_bad=False)
 
 
