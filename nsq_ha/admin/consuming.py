@@ -35,6 +35,9 @@ _SOME_FAIL: Final = 0.1
 _RARE: Final = 1 / 60
 """Failures a second that are as good as none: a few of long ago, or one alone."""
 
+_SLOW: Final = 0.1
+"""Failures a second that are a symptom: messages time out where handlers hang."""
+
 _Parts = Sequence[tuple["FigureRow", ChannelFlow]]
 
 
@@ -47,7 +50,8 @@ def of_consumers(reading: Reading) -> list[Incident]:
         if clauses := list(_clauses(reading, row, parts.get((row.topic, row.name), ()))):
             first, *others = clauses
             effects = (*first.effects, *(each.cause.format("it") for each in others))
-            cause, remedy = first.cause.format(first.subject), "; ".join(each.remedy for each in clauses)
+            remedies = [first.remedy, *(each.remedy for each in others if each.trouble == "stopped")]
+            cause, remedy = first.cause.format(first.subject), "; ".join(remedies)
             found.append((row, replace(first, cause=cause, effects=effects, remedy=remedy)))
     found.sort(key=lambda each: (OF_CHANNELS.index(each[1].trouble), -(each[0].depth or 0)))
     return [each for _, each in found]
@@ -118,7 +122,7 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incide
             is_bad=bool(returned) or _is_long(reading, row, flow),
             **_lasts(heads),
         )
-    elif still and is_running and len(still) == len(waiting) and not failing:
+    elif still and is_running and len(still) == len(waiting) and sum(flow.failures for _, flow in parts) < _SLOW:
         held = channel.in_flight
         who, s = counted(channel.clients, "client"), "s" if channel.clients == 1 else ""
         # A partitioned nsqd only tells up to where all is finished, and one message may hold that up.

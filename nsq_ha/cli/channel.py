@@ -125,16 +125,12 @@ def delete(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes
     _change(cluster, AdminClient.delete_channel, topic, name, timeout=timeout, done="deleted")
 
 
-def _to(_: click.Context, __: click.Parameter, value: str) -> StartFrom:
-    return position(value, time.time())
-
-
 @_command(
     click.option(
         "--to",
         "start",
         required=True,
-        callback=_to,
+        callback=lambda _, __, value: position(value, time.time()),
         metavar="WHERE",
         help=f"{HELP} With --partition also offset:BYTES, count:NUMBER.",
     ),

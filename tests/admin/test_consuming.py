@@ -53,6 +53,10 @@ BEHIND = (
 LATE = (
     "orders/billing is hours behind; a new message waits for 75 min, it catches up in 2 h 29 min; 8,980 messages wait"
 )
+HANGS = (
+    "orders/billing stands still: 1 client holds 2 messages of it for at least 20 s; 50 messages wait; messages of it"
+    " fail and come back: 3.0/min requeued or timed out, none finished"
+)
 BLOCKED = (
     "message 5 of orders-0 blocks orders/billing for at least 30 s; 50 messages wait, the oldest for 10 min; it came"
     " back 3 times"
@@ -96,6 +100,10 @@ BLOCKED = (
             looks(*[channel(depth=50, messages=60, in_flight=2)] * 2, is_plain=True),
             ["orders/billing stands still: 1 client finishes nothing for at least 10 s; 50 messages wait"],
         ),
+        (
+            looks(*(channel(depth=50, timed_out=n, in_flight=2) for n in range(2)), every=20.0),
+            [HANGS],
+        ),
         (looks(*[channel(depth=50, in_flight=2, deferred=50)] * 2), []),  # they wait for the end of a delay
         (
             looks(*(channel(depth=50, requeued=n * 20, timed_out=n * 10) for n in range(3))),
@@ -133,7 +141,10 @@ def test_each_is_a_sentence(now: Reading, sentences: list[str]) -> None:
     assert said(now) == sentences
 
 
-def test_the_command_that_finishes_a_message_is_named() -> None:
+def test_the_commands_that_help_are_named() -> None:
+    paused = channel(depth=5000, clients=0, paused=True, paused_at=1)
+    commands = "nsq-ha channel delete orders billing; to resume it: nsq-ha channel resume orders billing"
+    assert only(looks(paused)).remedy.endswith(commands)
     now = looks(*moving(4, 4, 4, depth=54, in_flight=1), ordered=True)
     assert only(now).remedy.endswith("nsq-ha channel finish orders billing --partition 0 --number 5")
 
