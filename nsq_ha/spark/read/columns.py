@@ -234,6 +234,10 @@ def _binary(
     return pa.Array.from_buffers(kind or pa.binary(), len(sizes), buffers)
 
 
+def _repeated(text: bytes, count: int) -> Any:  # noqa: ANN401 - pyarrow has no types
+    return _binary(np.full(count, len(text)), text * count, pa.string())
+
+
 def _bounds(sizes: Sequence[int] | NDArray[Any]) -> NDArray[np.int32]:
     """Return where each of some parts begins, and where the last one ends."""
     bounds = np.zeros(len(sizes) + 1, np.int32)
@@ -272,8 +276,8 @@ COLUMNS: Final[Mapping[str, SourceColumn]] = {
     "topic": SourceColumn(
         "string",
         pa.string(),
-        lambda rows: _joined([rows[0].topic.encode()] * len(rows), pa.string()),
-        lambda raw: _joined([raw.source.topic.encode()] * len(raw), pa.string()),
+        lambda rows: _repeated(rows[0].topic.encode(), len(rows)),
+        lambda raw: _repeated(raw.source.topic.encode(), len(raw)),
     ),
     "partition": SourceColumn(
         "int",

@@ -155,17 +155,19 @@ def _rows(view: memoryview, pieces: Numbers, sizes: Numbers, offsets: Numbers, a
     data: Data = np.frombuffer(view, np.uint8)
     if (sizes < HEAD_BYTES).any():
         raise DamagedLogError("an entry of the log is smaller than a message")
-    everywhere: NDArray[Any] = np.ndarray(len(data) - HEAD_BYTES + 1, _HEAD, data, strides=(1,))
-    heads = everywhere[pieces]
+    # As bytes without fields, numpy copies them in a fifth of the time.
+    everywhere: NDArray[Any] = np.ndarray(len(data) - HEAD_BYTES + 1, f"V{HEAD_BYTES}", data, strides=(1,))
+    heads = everywhere[pieces].view(_HEAD)
     several = np.flatnonzero(heads["size"].astype(np.int64) + 4 != sizes)
     if not len(several):
         _check_heads(heads)
         return StoredMessages(data, pieces, heads, asked, offsets)
+    sized: NDArray[Any] = np.ndarray(len(data) - 3, ">u4", data, strides=(1,))
     counts = np.ones(len(pieces), np.int64)
     parts: list[Numbers] = []
     for number in several.tolist():
         begin = int(pieces[number])
-        part = _messages(view, begin, begin + int(sizes[number]))
+        part = _messages(view, sized, begin, begin + int(sizes[number]))
         parts.append(part)
         counts[number] = len(part)
     entry = np.repeat(np.arange(len(pieces)), counts)
@@ -173,7 +175,7 @@ def _rows(view: memoryview, pieces: Numbers, sizes: Numbers, offsets: Numbers, a
     is_several = np.zeros(len(pieces), np.bool_)
     is_several[several] = True
     starts[is_several[entry]] = np.concatenate(parts)
-    heads = everywhere[starts]
+    heads = everywhere[starts].view(_HEAD)
     _check_heads(heads)
     return StoredMessages(data, starts, heads, asked, starts - pieces[entry] + offsets[entry])
 
@@ -183,8 +185,11 @@ def _check_heads(heads: NDArray[np.void]) -> None:
         raise DamagedLogError("a message of the log is smaller than its head")
 
 
-def _messages(view: memoryview, begin: int, end: int) -> Numbers:
-    """Return where the messages of one entry begin."""
+def _messages(view: memoryview, sized: NDArray[Any], begin: int, end: int) -> Numbers:
+    """Return where the messages of one entry begin; ``sized`` has the size that each place of the data would name."""
+    size = 4 + _SIZE(view, begin)[0]
+    if (end - begin) % size == 0 and (sized[begin:end:size] == size - 4).all():
+        return np.arange(begin, end, size)  # all of one size
     found: list[int] = []
     append, at, last = found.append, begin, end - HEAD_BYTES
     while at <= last:
