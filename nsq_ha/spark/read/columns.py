@@ -189,15 +189,17 @@ def _keys(exts: _Exts) -> Any:  # noqa: ANN401 - pyarrow has no types
     else:
         keys = [None if each is None else each.get("key") for each in exts.each()]
         texts = [key if key is None or isinstance(key, str) else json.dumps(key) for key in keys]
-    return _strings([text or "" for text in texts], pa.binary(), [text is not None for text in texts])
+    return _strings(texts, pa.binary())
 
 
-def _strings(texts: list[str], kind: object = None, known: Sequence[bool] | None = None) -> Any:  # noqa: ANN401
+def _strings(texts: Sequence[str | None], kind: object = None) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return texts as a column in UTF-8, which has no lone surrogates, as JSON may."""
-    text = "".join(texts)
+    known = [text is not None for text in texts] if None in texts else None
+    whole = [text or "" for text in texts]
+    text = "".join(whole)
     data = text.encode("utf-8", "replace")
-    sizes = map(len, texts if len(data) == len(text) else [each.encode("utf-8", "replace") for each in texts])
-    return _binary(list(sizes), data, kind or pa.string(), known)
+    parts = whole if len(data) == len(text) else [each.encode("utf-8", "replace") for each in whole]
+    return _binary(np.fromiter(map(len, parts), np.int32, len(parts)), data, kind or pa.string(), known)
 
 
 def _trace_ids(rows: Messages) -> Sequence[int] | NDArray[Any]:

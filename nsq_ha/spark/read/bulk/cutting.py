@@ -59,6 +59,7 @@ class StoredMessages:
     heads: NDArray[np.void]
     source: Range
     offsets: Numbers
+    _parts: tuple[Numbers, Numbers] | None = None  # several columns ask for them
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -102,6 +103,11 @@ class StoredMessages:
         Raises:
             DamagedLogError: A header is longer than its message.
         """
+        if self._parts is None:
+            self._parts = self._found_parts()
+        return self._parts
+
+    def _found_parts(self) -> tuple[Numbers, Numbers]:
         starts, data = self.starts + HEAD_BYTES, self.data
         marked = np.flatnonzero((self.heads["attempts"] & EXT_MASK) == EXT_MARK)
         if not len(marked):
