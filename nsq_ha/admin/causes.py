@@ -69,7 +69,7 @@ def incidents(reading: Reading) -> tuple[Incident, ...]:
     found = [_unanswered(reading)] if reading.unanswered else []
     found += [*missing, *_present(reading), *_lookupds(reading)]
     found += _rest(reading, explained, is_explained=bool(found))
-    return tuple(sorted([*found, *of_consumers(reading)], key=_rank))
+    return tuple(sorted([*found, *of_consumers(reading, incomplete(reading))], key=_rank))
 
 
 def _rank(each: Incident) -> tuple[float, ...]:

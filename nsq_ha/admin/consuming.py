@@ -41,13 +41,18 @@ _SLOW: Final = 0.1
 _Parts = Sequence[tuple["FigureRow", ChannelFlow]]
 
 
-def of_consumers(reading: Reading) -> list[Incident]:
-    """Return what is wrong with consumers: kind by kind, the channels with the most messages first."""
+def of_consumers(reading: Reading, lacking: frozenset[str] = frozenset()) -> list[Incident]:
+    """Return what is wrong with consumers: kind by kind, the channels with the most messages first.
+
+    Args:
+        reading: What a look found.
+        lacking: The topics of which a part is missing.
+    """
     moving = ((row, flow) for row in reading.parts if row.channel and (flow := reading.flow(row)) is not None)
     parts = grouped(((row.topic, row.name), (row, flow)) for row, flow in moving)
     found = []
     for row in reading.rows:
-        if clauses := list(_clauses(reading, row, parts.get((row.topic, row.name), ()))):
+        if clauses := list(_clauses(reading, row, parts.get((row.topic, row.name), ()), row.topic in lacking)):
             first, *others = clauses
             effects = (*first.effects, *(each.cause.format("it") for each in others))
             remedies = [first.remedy, *(each.remedy for each in others if each.trouble == "stopped")]
@@ -69,30 +74,25 @@ def folded(found: Iterable[Incident]) -> list[Incident]:
     return [*others, Incident(trouble="unread", subject="cluster", cause=cause, remedy=remedy, is_bad=False)]
 
 
-def _waits(depth: int, lag: float | None) -> str:
-    oldest = f", the oldest for {span(lag)}" if lag else ""
-    return f"{counted(depth, 'message')} wait{'s' if depth == 1 else ''}{oldest}"
-
-
 def unsettled(reading: Reading) -> bool:
     """Return whether another look, a moment later, would tell more of a channel that has consumers and messages."""
     return any(
-        (flow.at - flow.began < STILL and (flow.since == flow.began or flow.depth > LONG * flow.finishes))
-        if row.channel.clients
-        else flow.since != flow.began and flow.at - flow.since < STILL <= (row.lag or 0.0)
+        flow.at - flow.began < STILL and (flow.since == flow.began or flow.depth > LONG * flow.finishes)
         for row in reading.parts
-        if row.channel and row.channel.held and (flow := reading.flow(row)) is not None
+        if row.channel and row.channel.clients and row.channel.held and (flow := reading.flow(row)) is not None
     )
 
 
-def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incident]:
+def _clauses(reading: Reading, row: FigureRow, parts: _Parts, is_part: bool) -> Iterator[Incident]:
     """Yield what is wrong with one channel, the worst first; ``{}`` in a cause stands for its name."""
     channel = row.channel
     if channel is None or not (channel.held or channel.state):
         return
     command = f"{row.topic} {row.name}"
     of = partial(Incident, subject=f"{row.topic}/{row.name}")
-    waits = (_waits(channel.depth, row.lag),)
+    oldest = f", the oldest for {span(row.lag)}" if row.lag else ""
+    many = f"{'at least ' * is_part}{counted(channel.depth, 'message')}"
+    waits = (f"{many} wait{'s' if channel.depth == 1 else ''}{oldest}",)
     # On a partitioned nsqd, those with a short delay wait, too.
     waiting = [(p, f) for p, f in parts if p.channel and f.depth > (0 if reading.is_plain else p.channel.deferred)]
     still = [(each, flow) for each, flow in waiting if flow.at - flow.since >= STILL]
@@ -100,15 +100,14 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incide
     is_running = channel.clients > 0 and max(channel.paused_at, channel.skipped_at) < channel.places
     failing = list(_failing(of, row, [flow for _, flow in parts]))
     heads = [(p, f) for p, f in still if p.ordered and p.channel and (p.channel.in_flight or f.returned)]
-    if unread and not channel.clients:
-        remedy = f"start its consumers; if they are gone for good: nsq-ha channel delete {command}"
-        is_bad, cause = channel.depth >= MANY, "nobody reads {}"
-        if _is_left(reading, unread):
-            yield of(trouble="unread", cause=cause, effects=waits, remedy=remedy, is_bad=is_bad, **_lasts(unread))
-    elif unread and _is_left(reading, unread):
+    if alone := _alone(reading, unread):
         places = some([each.nsqd or "" if reading.is_plain else str(each.partition) for each, _ in unread], 3)
         cause = f"nobody reads {{}} at {'nsqd' if reading.is_plain else 'partition'} {places}"
-        yield of(trouble="unread", cause=cause, effects=waits, remedy="its consumers' logs say why they do not connect")
+        remedy, is_bad = "its consumers' logs say why they do not connect", True
+        if not channel.clients:
+            remedy = f"start its consumers; if they are gone for good: nsq-ha channel delete {command}"
+            cause, is_bad = "nobody reads {}", channel.depth >= MANY
+        yield of(trouble="unread", cause=cause, effects=waits, remedy=remedy, is_bad=is_bad, **alone)
     elif heads and is_running:
         (part, flow), returned = heads[0], sum(flow.returned for _, flow in heads)
         names = some([f"message {flow.done + 1} of {each.topic}-{each.partition}" for each, flow in heads], 3)
@@ -143,14 +142,14 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts) -> Iterator[Incide
         yield of(trouble="stopped", cause=cause, effects=waits if channel.depth else (), remedy=remedy, is_bad=False)
 
 
-def _is_left(reading: Reading, parts: _Parts) -> bool:
-    """Return whether nobody reads these for longer than a restart takes."""
-    since = max(flow.since for _, flow in parts)
-    is_new = all(flow.since == flow.began for _, flow in parts)
+def _alone(reading: Reading, parts: _Parts) -> dict[str, Any]:
+    """Return since when nobody reads these, as :func:`_lasts`; empty for no longer than a restart takes."""
+    read = max((flow.read for _, flow in parts), default=0.0)
+    since = read or min((flow.began for _, flow in parts), default=reading.at)
     lags = [row.lag for row, _ in parts if row.lag is not None]
-    if reading.at - since >= LONG or (is_new and not lags and sum(flow.depth for _, flow in parts) >= MANY):
-        return True
-    return (is_new or reading.at - since >= STILL) and max(lags, default=0.0) >= LONG
+    is_many = not (read or lags) and sum(flow.depth for _, flow in parts) >= MANY  # how old they are is unknown
+    is_long = reading.at - read >= LONG <= max(lags) if lags else reading.at - since >= LONG
+    return {"since": since if reading.at - since >= 1 else None, "is_older": not read} if is_many or is_long else {}
 
 
 def _is_long(reading: Reading, row: FigureRow, flow: ChannelFlow) -> bool:

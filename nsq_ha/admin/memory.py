@@ -71,6 +71,7 @@ class ChannelFlow:
         finishes: Messages that it gets rid of a second.
         failures: Requeues and timeouts a second.
         growth: By how many messages ``depth`` grows a second; negative if it shrinks.
+        read: When it last had a client; 0 if it never had one.
     """
 
     at: float
@@ -83,6 +84,7 @@ class ChannelFlow:
     finishes: float = 0.0
     failures: float = 0.0
     growth: float = 0.0
+    read: float = 0.0
 
     def after(self, at: float, done: int, failed: int, depth: int) -> ChannelFlow:
         """Return it after another look; the rates are those of the last minute, or of all looks if they were fewer."""
@@ -95,7 +97,7 @@ class ChannelFlow:
         smooth = [old * kept + grown / seconds * (1 - kept) for old, grown in rates]
         is_same = done == self.done
         moved = (self.since, self.returned + returned) if is_same else (at, 0)
-        return ChannelFlow(at, done, failed, depth, self.began, *moved, *smooth)
+        return replace(ChannelFlow(at, done, failed, depth, self.began, *moved, *smooth), read=self.read)
 
 
 @dataclass(frozen=True, slots=True)

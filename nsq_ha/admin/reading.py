@@ -326,7 +326,7 @@ class Reading:
                 now = done(channel), channel.requeued + channel.timed_out, channel.depth
                 flow = old.after(self.at, *now) if old else ChannelFlow(self.at, *now, self.at, self.at)
                 if channel.held or self.at - flow.since < SMOOTHED:
-                    found[key] = flow
+                    found[key] = replace(flow, read=self.at) if channel.clients else flow
         return found
 
     # ------------------------------------------------------------ nsqds and partitions

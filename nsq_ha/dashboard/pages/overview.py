@@ -52,10 +52,10 @@ def _tiles(board: Board) -> Html:
     if not reading.is_plain:
         without = (figures.count(leaderless), "bad" if leaderless else "good")
         facts.append(("partitions without leader", *(without if reading.is_fresh else unknown)))
+        facts.append(("longest lag", least + figures.span(reading.lag), part))
     facts += [
         ("published", least + figures.rate(board.history.last("cluster", "published")), part),
         ("waiting", least + figures.short(reading.waiting), part),
-        ("longest lag", least + figures.span(reading.lag), part),
         ("messages so far", least + figures.short(sum(each.messages for each in reading.topics.values())), part),
     ]
     return ui.tiles(*facts)
