@@ -100,7 +100,7 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts, is_part: bool) -> 
     is_running = channel.clients > 0 and max(channel.paused_at, channel.skipped_at) < channel.places
     failing = list(_failing(of, row, [flow for _, flow in parts]))
     heads = [(p, f) for p, f in still if p.ordered and p.channel and (p.channel.in_flight or f.returned)]
-    if alone := _alone(reading, unread):
+    if alone := _alone(reading, unread, is_all=not channel.clients):
         places = some([each.nsqd or "" if reading.is_plain else str(each.partition) for each, _ in unread], 3)
         cause = f"nobody reads {{}} at {'nsqd' if reading.is_plain else 'partition'} {places}"
         remedy, is_bad = "its consumers' logs say why they do not connect", True
@@ -142,12 +142,13 @@ def _clauses(reading: Reading, row: FigureRow, parts: _Parts, is_part: bool) -> 
         yield of(trouble="stopped", cause=cause, effects=waits if channel.depth else (), remedy=remedy, is_bad=False)
 
 
-def _alone(reading: Reading, parts: _Parts) -> dict[str, Any]:
+def _alone(reading: Reading, parts: _Parts, *, is_all: bool) -> dict[str, Any]:
     """Return since when nobody reads these, as :func:`_lasts`; empty for no longer than a restart takes."""
     read = max((flow.read for _, flow in parts), default=0.0)
     since = read or min((flow.began for _, flow in parts), default=reading.at)
     lags = [row.lag for row, _ in parts if row.lag is not None]
-    is_many = not (read or lags) and sum(flow.depth for _, flow in parts) >= MANY  # how old they are is unknown
+    # If nobody knows how old they are, their number says it.
+    is_many = is_all and not (read or lags) and sum(flow.depth for _, flow in parts) >= MANY
     is_long = reading.at - read >= LONG <= max(lags) if lags else reading.at - since >= LONG
     return {"since": since if reading.at - since >= 1 else None, "is_older": not read} if is_many or is_long else {}
 

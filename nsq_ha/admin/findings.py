@@ -194,10 +194,9 @@ def _leaders(facts: Facts) -> _Outcome:
     found = [_trouble(topic, entry) for topic in facts.reading.details.values() for entry in topic.partitions]
     for trouble, (status, text, remedy) in _OF_PARTITIONS.items():
         names = [name for kind, name in found if kind == trouble]
-        if names and trouble == "thin" and _caused(facts, *MISSING, "behind"):
-            return status, TOLD
         if names:
-            return status, text.format(some(names)), remedy
+            is_told = trouble == "thin" and _caused(facts, *MISSING, "behind") is not None
+            return (status, TOLD) if is_told else (status, text.format(some(names)), remedy)
     return "ok", f"{counted(len(found), 'partition')}, {_looked_at(facts)}"
 
 

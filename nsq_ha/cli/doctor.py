@@ -287,14 +287,13 @@ def _values(der: bytes) -> Iterator[tuple[int, bytes]]:
 
 async def round_trip(cluster: ClusterAccess, topic: TopicDescription, timeout: float) -> Finding:
     """Send a message through each partition of a topic, or through a plain topic."""
-    check = _ROUND_TRIP
     name, meta = topic.view.topic, topic.view.meta
     partitions = [None] if topic.view.is_plain else [entry.partition for entry in topic.partitions]
     if meta is not None and meta.disable_channel_auto_create:
-        return Finding(check, "skipped", f"channels of {name} must be registered, so there is none to read it by")
+        return Finding(_ROUND_TRIP, "skipped", f"channels of {name} must be registered, so there is none to read it by")
     if not partitions:
         text = f"not tried: the nsqlookupds do not agree how many partitions {name} has"
-        return Finding(check, "warning", text, "look again in some seconds")
+        return Finding(_ROUND_TRIP, "warning", text, "look again in some seconds")
     channel = own_channel("doctor")
     # Each message is wanted, and none is given up, whatever the options of consumers are.
     reading: ConsumerOptions = {
@@ -319,12 +318,14 @@ async def round_trip(cluster: ClusterAccess, topic: TopicDescription, timeout: f
                     took.append(time.monotonic() - began)
     except TimeoutError:
         text = f"{len(took)} of {len(partitions)} within {timeout:g} s"
-        return Finding(check, "failed", text, "look at the checks above, and at the log: nsq-ha -v doctor --topic ...")
+        return Finding(
+            _ROUND_TRIP, "failed", text, "look at the checks above, and at the log: nsq-ha -v doctor --topic ..."
+        )
     except NsqError as error:
         remedy = "for TLS and AUTH: --tls-ca, --cert, --tls-key, --auth-secret-file"
-        return Finding(check, "failed", str(error), remedy)
+        return Finding(_ROUND_TRIP, "failed", str(error), remedy)
     longest = max(took) * 1000
-    return Finding(check, "ok", f"{name}: {len(took)} of {len(took)}, the slowest in {longest:,.0f} ms")
+    return Finding(_ROUND_TRIP, "ok", f"{name}: {len(took)} of {len(took)}, the slowest in {longest:,.0f} ms")
 
 
 async def _publish(producer: Producer, topic: str, partition: int | None) -> bytes:

@@ -113,7 +113,6 @@ def keep(lookupd: Iterable[str], memory: Memory, at: float) -> None:
 
 
 def _load() -> list[_Known]:
-    kinds = (OSError, RuntimeError, msgspec.MsgspecError, UnicodeError)
-    with contextlib.suppress(*kinds):
+    with contextlib.suppress(OSError, RuntimeError, msgspec.MsgspecError, UnicodeError):
         return msgspec.json.decode(path().read_bytes(), type=list[_Known])
     return []

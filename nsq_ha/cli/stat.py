@@ -14,7 +14,6 @@ from nsq_ha.admin.causes import incidents
 from nsq_ha.admin.distribution import distributions
 from nsq_ha.admin.reading import connections_of
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import TOPIC as TOPIC_COLUMN
 from nsq_ha.cli.output import FigureColumn, age, clean, columns_of, number, picked, print_rows, wants_json, warn
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import looks
@@ -178,7 +177,7 @@ def _print_clients(reading: Reading, options: StatOptions) -> bool:
 
 
 _SPREAD: Final = (
-    TOPIC_COLUMN,
+    FigureColumn("topic", 0, lambda each: each.topic, is_number=False),
     FigureColumn("channel", 0, lambda each: each.channel or None, is_number=False),
     FigureColumn("part", 0, lambda each: str(each.partition)),
     FigureColumn("of", 0, lambda each: each.of, is_number=False),

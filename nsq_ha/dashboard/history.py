@@ -449,8 +449,7 @@ def _topic_of(kind: Kind, subject: str) -> str:
 
 def _goes_on(over: Period, period: Period) -> bool:
     """Return whether an nsqd that was missing is so in another way."""
-    is_same = over.subject == period.subject or over.trouble == "cut" == period.trouble
-    return is_same and period.trouble in MISSING
+    return period.trouble in MISSING and (over.subject == period.subject or over.trouble == "cut" == period.trouble)
 
 
 def _why(found: Incident) -> str:

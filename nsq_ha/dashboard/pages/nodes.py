@@ -63,10 +63,8 @@ def _up(nsqd: NsqdView, now: float) -> str:
 
 
 def _state(nsqd: NsqdView) -> Child:
-    if nsqd.said.error:
-        return tag("span", ui.badge(nsqd.health, "bad"), " ", tag("small", nsqd.said.error))
-    if nsqd.listed is None and nsqd.said.health:
-        return tag("span", ui.badge("not listed", "bad"), " ", tag("small", "no nsqlookupd lists it"))
+    if why := nsqd.said.error or "no nsqlookupd lists it" * nsqd.is_cut:
+        return tag("span", ui.badge(nsqd.health, "bad"), " ", tag("small", why))
     return ui.badge(nsqd.health[:200], "good" if nsqd.health == "OK" else "warning")
 
 

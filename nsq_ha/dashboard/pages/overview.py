@@ -85,7 +85,11 @@ def wrong(board: Board) -> Html | None:
             tag("b", _cause(each)),
             each.lasts(board.now),
             tag("span", "; ".join(each.effects), class_="effects") if each.effects else None,
-            tag("small", join(f"{each.detail}. " if each.detail else None, f"To do: {each.remedy}."), class_="soft"),
+            tag(
+                "small",
+                join(f"{each.detail}. " if each.detail else None, "To do: ", ui.marked(each.remedy)),
+                class_="soft",
+            ),
             class_=each.level,
             data_key=f"{each.trouble}{each.subject}",
         )

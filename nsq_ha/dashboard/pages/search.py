@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.base.markup import Child, Html, join, link, tag, visible
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nsq_ha.dashboard.search import Answer, FoundMessage, TraceStep
-
-_OPTION: Final = re.compile(r"(--[a-z][a-z-]*)")
 
 _LEVELS: Final = {"finish": "good", "requeue": "warning"}
 _FACTS: Final = ("partition", "channel", "attempt", "nsqd", "internal_id")
@@ -59,16 +56,10 @@ def _field(arguments: Mapping[str, str], name: str, label: str, hint: str) -> Ht
 
 
 def _answer(board: Board, answer: Answer) -> Html:
-    notes = [ui.soft(whole_options(note)) for note in answer.notes]
+    notes = [ui.soft(ui.marked(note)) for note in answer.notes]
     if not answer.found and not answer.steps:
         return join(tag("p", "Nothing was found.", class_="banner warning", role="status", id="result"), notes)
     return tag("div", [_found(board, each) for each in answer.found], _steps(answer.steps), notes, id="result")
-
-
-def whole_options(text: str) -> Html:
-    """Return a text in which no line ends within the name of an option: browsers break lines at hyphens."""
-    parts = _OPTION.split(text)
-    return join(tag("code", part) if number % 2 else part for number, part in enumerate(parts))
 
 
 def _found(board: Board, found: FoundMessage) -> Html:

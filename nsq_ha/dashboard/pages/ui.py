@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -321,6 +322,16 @@ def problem(text: str, **attributes: str) -> Html | None:
 def soft(*text: Child | Iterable[Child], **attributes: str) -> Html:
     """Return a remark."""
     return tag("p", *text, class_="soft", **attributes)
+
+
+_COMMAND: Final = re.compile(r"(nsq-ha [^;()]*[^;() ]|--[a-z][a-z-]*)")
+
+
+def marked(text: str) -> Html:
+    """Return a text with its commands and options marked: a click takes a whole one, and no line ends within a word."""
+    parts = enumerate(_COMMAND.split(text))
+    words = ((n % 2, " ".join(tag("span", word) for word in part.split(" ")) if n % 2 else part) for n, part in parts)
+    return join(tag("code", Html(part)) if is_command else part for is_command, part in words)
 
 
 def stamp(at: float) -> Html:
