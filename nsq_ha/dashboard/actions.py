@@ -130,7 +130,7 @@ _OF_TOPIC: Final = (
 _SETTINGS: Final = (
     *(each._replace(hint="as it is") for each in _OF_TOPIC[3:6]),
     Field("extended", "Extended: messages may have headers and a tag. It cannot be taken back", "check"),
-    _OF_TOPIC[-1]._replace(kind="switch", label="Channels must be created first: to begin this deletes all channels"),
+    _OF_TOPIC[-1]._replace(kind="switch", label="Channels must be created first; yes deletes all that exist"),
 )
 
 
@@ -208,7 +208,7 @@ _BY_SCOPE: Final[Mapping[Scope, Mapping[str, Action]]] = {
         "update-topic": Action(
             "Change settings",
             "changed the settings of",
-            "What is empty stays.",
+            "Empty fields stay as they are.",
             "partitioned",
             asks=_SETTINGS,
             limit=LONG,
