@@ -176,6 +176,15 @@ def test_one_partition_that_nobody_reads_is_named() -> None:
     assert said(found) == ["nobody reads orders/billing at partition 0 for at least 60 s; 18 messages wait"]
 
 
+def test_a_sum_that_lacks_a_part_says_so() -> None:
+    held = [
+        dataclasses.replace(partition("t", 0, channel("c", depth=5000, clients=0)), nsqd=f"n:{port}") for port in (1, 2)
+    ]
+    nodes = [dataclasses.replace(plain(port), partitions=(each,)) for port, each in enumerate(held, 1)]
+    now = reading(2.0, nodes[0], node(2, error="refused"), before=reading(1.0, *nodes, is_plain=True), is_plain=True)
+    assert "nobody reads t/c for at least 1 s; at least 5,000 messages wait" in said(now)
+
+
 def test_the_worst_comes_first_and_servers_before_all() -> None:
     names = {
         **{name: {"depth": depth, "clients": 0} for name, depth in (("a", 5000), ("b", 9000), ("d", 9), ("e", 9))},

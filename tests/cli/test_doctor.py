@@ -137,6 +137,7 @@ PAUSED = channel("c", paused=True)
             "does not know that it leads: orders-0 at 10.0.0.1:4150",
         ),
         (WRITABLE, entry(replicas=ENTRY.replicas[:1]), "warning", "orders-0 (1 of 2)"),
+        (WRITABLE, entry(replicas=ENTRY.replicas[:1]) | {"stats": stats(NodeStats(A, error="hangs"))}, "warning", TOLD),
         (SETTINGS, entry(dataclasses.replace(META, ordered=True)), "failed", "orders-0 is not ordered"),
         (SETTINGS, entry(stats=dataclasses.replace(HELD, extended=True)), "failed", "orders-0 is extended"),
         (CONSUMED, consumed(channel("c", 1234, clients=0)), "failed", TOLD),

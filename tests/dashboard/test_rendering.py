@@ -33,7 +33,7 @@ from nsq_ha.dashboard.pages.overview import overview
 from nsq_ha.dashboard.pages.search import search_page
 from nsq_ha.dashboard.pages.timeline import timeline as timeline_page
 from nsq_ha.dashboard.pages.topics import topic_page, topics
-from nsq_ha.dashboard.pages.ui import Board, Page
+from nsq_ha.dashboard.pages.ui import Board, Page, marked
 from nsq_ha.engine.answers import NodeInfo, TopicInfo
 from nsq_ha.policy.topology import Node
 from tests.dashboard.conftest import CLIENT, HOSTILE, channel, node, partition, reading
@@ -148,6 +148,11 @@ def test_a_topic_shows_who_publishes_and_what_is_counted() -> None:
     assert "&lt; 100 B: 3, &lt; 2 kB: 2" in text
     assert "&lt; 32 ms: 5, longer: 1" in channel_page(board, "a", "c").content
     assert 'data-label="disk"><div>300 B' in topics(board).content
+
+
+def test_a_command_is_marked_from_its_first_to_its_last_word() -> None:
+    text = re.sub("</?span>", "", marked("if it is gone: nsq-ha node forget n:1; or give --a-b <file>"))
+    assert text == "if it is gone: <code>nsq-ha node forget n:1</code>; or give <code>--a-b</code> &lt;file&gt;"
 
 
 def test_buttons_are_only_for_those_who_may_change() -> None:
