@@ -84,10 +84,11 @@ fuzz:
 reference: setup
 	@$(bin)/python scripts/reference.py
 
-# An environment of its own, without tests, linters and Spark.
+# An environment of its own, without tests, linters and Spark. All pages are read again: for those that are not, Sphinx
+# leaves the index entries out of the search.
 docs:
 	@$(MAKE) --no-print-directory setup VENV=$(DOCS) REQUIREMENTS=requirements/docs.txt
-	@$(DOCS)/bin/python -m sphinx -n -W -q -b html docs docs/_build/html && echo 'open docs/_build/html/index.html'
+	@$(DOCS)/bin/python -m sphinx -n -W -q -E -b html docs docs/_build/html && echo 'open docs/_build/html/index.html'
 
 # Only the tools: what is built gets environments of its own.
 dist: $(RELEASE)/.locked
