@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar, cast
 
-from nsq_ha.admin.consuming import of_consumers
+from nsq_ha.admin.consuming import LONG, of_consumers
 from nsq_ha.admin.description import NodeStats
 from nsq_ha.admin.incident import OF_CHANNELS, Incident, Trouble
 from nsq_ha.admin.memory import Sighting, TopicPartition
@@ -84,7 +84,9 @@ def unled(reading: Reading) -> Mapping[TopicPartition, str]:
     if reading.is_plain or not reading.is_fresh:
         return {}
     found: dict[TopicPartition, str] = {}
-    lost = {partition for each in reading.remembered.unled.values() for partition in each.led}
+    # A new partition gets its first leader within seconds.
+    gone = (each for each in reading.remembered.unled.values() if not reading.at - LONG < each.seen == each.lost)
+    lost = {partition for each in gone for partition in each.led}
     for partition in sorted(reading.leaders.keys() | lost):
         leader = reading.leaders.get(partition)
         if leader is None:

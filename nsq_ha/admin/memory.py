@@ -160,7 +160,8 @@ class Memory:
         led = {part for each in (*old.nsqds.values(), *old.unled.values()) for part in each.led if part[0] in topics}
         unled = sorted(({*partitions} | led) - leaders.keys())[:MAX_LED]
         names = {f"{topic}-{number}": frozenset({(topic, number)}) for topic, number in unled}
-        lost = {name: old.unled.get(name) or Sighting(old.at, led=led, lost=at) for name, led in names.items()}
+        began = {name: old.at if part <= led or not old.at else at for name, part in names.items()}  # others are new
+        lost = {name: old.unled.get(name) or Sighting(began[name], led=each, lost=at) for name, each in names.items()}
         return Memory(found, urls, lost, at)
 
     def without(self, name: str) -> Memory:

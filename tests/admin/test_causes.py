@@ -139,6 +139,15 @@ def plain(port: int, depth: int = 0, *, error: str = "") -> NodeStats:
     return NodeStats(where, error=error) if error else NodeStats(where, "1.3", "OK", 1, (held,))
 
 
+def test_a_new_partition_may_be_without_a_leader_for_a_minute() -> None:
+    looked, made = reading(100.0, node(1, *LED)), node(1, *LED, partition("new", is_leader=False))
+    first = after(104.0, made, before=looked)
+    second = after(163.0, made, before=first)
+    assert said(first) == said(second) == []
+    assert said(after(165.0, made, before=second)) == ["1 partition has no leader: new-0 for 61 s"]
+    assert said(reading(104.0, made)) == ["1 partition has no leader: new-0"]
+
+
 def test_what_waits_at_a_plain_nsqd_is_named() -> None:
     one = reading(100.0, plain(1, 1234), plain(2), is_plain=True)
     two = reading(107.0, plain(2), before=one, is_plain=True)
