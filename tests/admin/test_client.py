@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 
 from nsq_ha.admin import AdminClient
-from nsq_ha.errors import (
-    ConfigError,
-    NoLeaderError,
-    ServerError,
-    TopicNotFoundError,
-)
+from nsq_ha.errors import ConfigError, NoLeaderError, ServerError, TopicNotFoundError
 from tests.admin.scripted import Scripted
 from tests.engine.lookups.loopback import LIMIT, list_body
 from tests.support.waiting import eventually

@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 
 from nsq_ha.admin import AdminClient, ChannelStats, PartitionStats
-from nsq_ha.errors import (
-    ConfigError,
-    ConnectError,
-    DiscoveryError,
-    LookupUnavailableError,
-    TopicNotFoundError,
-)
+from nsq_ha.errors import ConfigError, ConnectError, DiscoveryError, LookupUnavailableError, TopicNotFoundError
 from tests.admin.limits import at_its_limit
 from tests.admin.scripted import Plain
 from tests.engine.lookups.loopback import LIMIT

@@ -62,14 +62,7 @@ async def test_settings_that_are_not_shown_are_named(cluster: Scripted, admin: A
 @pytest.mark.few(every=4)
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"replicas": 0},
-        {"replicas": True},
-        {"retention_days": 61},
-        {"extended": False},
-        {"sync_every": 4001},
-    ],
+    [{}, {"replicas": 0}, {"replicas": True}, {"retention_days": 61}, {"extended": False}, {"sync_every": 4001}],
 )
 async def test_settings_that_make_no_sense_send_nothing(
     cluster: Scripted, admin: AdminClient, settings: dict[str, Any]

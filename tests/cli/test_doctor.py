@@ -58,8 +58,7 @@ def stats(*nodes: NodeStats) -> ClusterStats:
 
 
 FACTS = Facts(
-    reading=Reading(0.0, stats=stats(), cluster=STATE, details={"orders": described()}),
-    clocks={"http://a:4161": 0.5},
+    reading=Reading(0.0, stats=stats(), cluster=STATE, details={"orders": described()}), clocks={"http://a:4161": 0.5}
 )
 
 
@@ -94,18 +93,8 @@ def consumed(*channels: ChannelStats) -> dict[str, object]:
     return {"stats": stats(NodeStats(A, partitions=held))}
 
 
-ANSWER, STABLE, AGREE, REGISTER = (
-    "nsqlookupds",
-    "stability",
-    "agreement of nsqlookupds",
-    "registration of nsqds",
-)
-NSQDS, REACHED, WRITABLE, SETTINGS = (
-    "nsqds",
-    "connections to nsqds",
-    "leaders",
-    "settings of topics",
-)
+ANSWER, STABLE, AGREE, REGISTER = ("nsqlookupds", "stability", "agreement of nsqlookupds", "registration of nsqds")
+NSQDS, REACHED, WRITABLE, SETTINGS = ("nsqds", "connections to nsqds", "leaders", "settings of topics")
 CONSUMED, CLOCKS = "channels", "clocks"
 ONE_MISSES = dataclasses.replace(PLAIN, lookupds=(HAS_ONE, HAS_NONE))
 PAUSED = channel("c", paused=True)

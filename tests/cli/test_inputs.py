@@ -154,10 +154,7 @@ async def test_each_wrong_row_is_reported_with_its_line() -> None:
     wrong = {row.number: row.reason for row in found if row.data is None}
     assert [row.number for row in found if row.data is not None] == [6, 8]
     assert list(wrong) == [2, 3, 4, 5, 7, 9]
-    assert (wrong[2], wrong[3]) == (
-        "1 fields, but the first row names 2",
-        "3 fields, but the first row names 2",
-    )
+    assert (wrong[2], wrong[3]) == ("1 fields, but the first row names 2", "3 fields, but the first row names 2")
     assert wrong[4].startswith("not UTF-8")
     assert wrong[5].startswith("not CSV")
     assert wrong[7] == "a row longer than 1000 bytes, up to line 7"

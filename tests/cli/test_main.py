@@ -82,11 +82,7 @@ def test_without_its_extra_it_prints_what_to_install(missing: list[str], line: s
 @pytest.mark.few("dev-missing0", "dashboard-missing1")
 @pytest.mark.parametrize(
     ("command", "missing"),
-    [
-        ("dev", ["starlette", "uvicorn"]),
-        ("dashboard", ["starlette", "uvicorn"]),
-        ("dev", ["re2"]),
-    ],
+    [("dev", ["starlette", "uvicorn"]), ("dashboard", ["starlette", "uvicorn"]), ("dev", ["re2"])],
 )
 def test_without_the_cluster_extra_the_embedded_cluster_says_what_to_install(command: str, missing: list[str]) -> None:
     ran = without(missing, command)

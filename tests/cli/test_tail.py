@@ -199,8 +199,7 @@ def test_a_time_is_local_unless_it_has_an_offset(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("-90s", 90), ("-1h", 3600), ("-1h30m", 5400), ("-2d", 172800), ("-1w", 604800), ("-0s", 0)],
+    ("text", "seconds"), [("-90s", 90), ("-1h", 3600), ("-1h30m", 5400), ("-2d", 172800), ("-1w", 604800), ("-0s", 0)]
 )
 def test_a_time_before_now_is_relative(text: str, seconds: int) -> None:
     assert start_of(text, 1_000_000.0) == StartFrom.timestamp(1_000_000 - seconds)

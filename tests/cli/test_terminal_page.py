@@ -14,10 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "terminal.md"
 TABLES = PAGE.read_text("utf-8").partition("## Coming from the tools of NSQ")[2]
 
 
-REFUSED = {
-    False: (["topic", "pause"], ["topic", "resume"], ["topic", "empty"]),
-    True: (["node", "restore"],),
-}
+REFUSED = {False: (["topic", "pause"], ["topic", "resume"], ["topic", "empty"]), True: (["node", "restore"],)}
 """What only the other kind of cluster can do, by whether the cluster is a plain one."""
 
 

@@ -279,10 +279,7 @@ def test_what_many_partitions_say_is_one_event() -> None:
     kept.add(reading(5, node(1, *followed), node(2, *led), before=kept.latest))
     assert [(event.subject, event.text) for event in kept.events] == [
         ("n:1", "nsqd n:1 gone"),
-        (
-            "200 partitions",
-            "leader n:1 lost: t0-0, t1-0, t10-0, t100-0, t101-0 and 195 more",
-        ),
+        ("200 partitions", "leader n:1 lost: t0-0, t1-0, t10-0, t100-0, t101-0 and 195 more"),
         ("200 partitions", "the leader moved from n:1: t0-0, t1-0, t10-0, t100-0, t101-0 and 195 more"),
         ("n:1", "it is back after 4 s"),
     ]

@@ -337,8 +337,7 @@ def test_a_client_shows_how_it_is_connected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ready", "in_flight", "depth", "said"),
-    [(5, 5, 9, ["no more"]), (0, 0, 9, ["none"]), (5, 4, 9, []), (5, 5, 0, [])],
+    ("ready", "in_flight", "depth", "said"), [(5, 5, 9, ["no more"]), (0, 0, 9, ["none"]), (5, 4, 9, []), (5, 5, 0, [])]
 )
 def test_a_client_that_takes_no_more_is_marked(ready: int, in_flight: int, depth: int, said: list[str]) -> None:
     kept = History(5)
