@@ -238,7 +238,7 @@ class PageRun:
         tree = ast.parse(self._here(example.code))
         tree.body = [_awaited(statement) for statement in tree.body]
         if "python -m asyncio" in example.page.read_text("utf-8"):
-            tree = ast.fix_missing_locations(_Echo().visit(tree))
+            ast.fix_missing_locations(_Echo().visit(tree))
             names["_echo"] = _echo
         ast.increment_lineno(tree, example.line)
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -351,17 +351,10 @@ def _awaited(statement: ast.stmt) -> ast.stmt:
 class _Echo(ast.NodeTransformer):
     """Finds what an interactive Python would print: the value of each expression outside functions."""
 
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr:
-        return ast.Expr(ast.Call(ast.Name("_echo", ast.Load()), [node.value], []))
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        return node
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        return node
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.Expr):
+            return ast.Expr(ast.Call(ast.Name("_echo", ast.Load()), [node.value], []))
+        return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else self.generic_visit(node)
 
 
 def _echo(value: object) -> None:
