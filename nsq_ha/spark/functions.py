@@ -164,7 +164,9 @@ def decode_json(
     corrupt = StructField(_CORRUPT, StringType())
     whole = f"{schema}, {_CORRUPT} string" if isinstance(schema, str) else StructType([*schema.fields, corrupt])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    decoded = frame.withColumn(into, f.from_json(text, whole, options))
+    # Spark moves a filter on the error below the column, with a copy of it for each use: it would parse a body once for
+    # each required field. It moves no filter below explode.
+    decoded = frame.withColumn(into, f.explode(f.array(f.from_json(text, whole, options))))
     fields = decoded.schema[into].dataType
     known = [field.name for field in fields.fields if field.name != _CORRUPT] if isinstance(fields, StructType) else []
     if unknown := [name for name in required if name not in known]:

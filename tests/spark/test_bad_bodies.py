@@ -65,6 +65,11 @@ def test_bodies_are_decoded_or_have_a_reason(rows: DataFrame) -> None:
     assert data[2:] == [None] * 8
 
 
+def test_a_filter_on_the_error_parses_no_body_again(rows: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    split_bad(decode_json(rows, SCHEMA, required=["id", "carrier"])).good.explain()
+    assert capsys.readouterr().out.count("from_json(") == 1
+
+
 def test_a_schema_may_be_a_struct_type_and_names_can_be_chosen(rows: DataFrame) -> None:
     schema = StructType([StructField("id", LongType()), StructField("carrier", StringType())])
     whole = decode_json(rows.withColumnRenamed("value", "body"), schema, column="body", into="flight", error="why")
