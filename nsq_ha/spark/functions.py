@@ -116,7 +116,9 @@ def drop_repeats(frame: DataFrame, within: str | None = None) -> DataFrame:
         frame: A read of ``format("nsq")`` with ``topic``, ``partition``, ``offset`` and ``trace_id``, and on a
             stream also ``timestamp``.
         within: On a stream, how far apart repeats may be by publish time, such as ``10 minutes``; Spark
-            remembers the ids for this time. None for a batch.
+            remembers the ids for this time. It is a watermark: Spark also drops rows whose publish lies further
+            behind the newest row, so it must be above the longest time for which a partition may wait. None for a
+            batch.
 
     Raises:
         ConfigError: ``frame`` is a stream, and ``within`` is missing.
