@@ -37,8 +37,7 @@ def _unavailable(reason: str) -> Any:  # noqa: ANN401 - a class of pyspark's
                 f"format 'nsq' cannot be used in {sys.executable}: {reason}. Spark starts its Python workers with the "
                 "interpreter of the variable PYSPARK_PYTHON (PYSPARK_DRIVER_PYTHON comes first where Spark finds the "
                 "format by itself), and without them with python3 of PATH. Set PYSPARK_PYTHON to an interpreter that "
-                "has nsq_ha[spark], and unset PYSPARK_DRIVER_PYTHON, before Spark starts; or install it there: "
-                f"{sys.executable} -m pip install 'nsq_ha[spark]'"
+                "has nsq_ha[spark], and unset PYSPARK_DRIVER_PYTHON, before Spark starts; or install it there"
             )
 
         @classmethod

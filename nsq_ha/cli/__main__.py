@@ -27,7 +27,7 @@ def _run() -> None:
     _open_what_is_closed()
     missing = [module for module in ("click", "rich") if importlib.util.find_spec(module) is None]
     if missing:
-        print(f"nsq-ha needs {' and '.join(missing)}: pip install 'nsq_ha[cli]'", file=sys.stderr)
+        print(f"nsq-ha needs {' and '.join(missing)}: install nsq_ha[cli]", file=sys.stderr)
         sys.exit(1)
     # The command line of httpx itself, which loads rich and pygments; without it httpx does without.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # the import system takes None for "there is none"

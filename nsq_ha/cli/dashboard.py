@@ -60,7 +60,7 @@ def dashboard(cluster: ClusterAccess, *, history: float, token_file: Path | None
     try:
         from nsq_ha.dashboard import DashboardOptions
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"nsq-ha dashboard needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
+        raise click.ClickException(f"nsq-ha dashboard needs {error.name}: install nsq_ha[cluster,cli]") from error
     chosen = DashboardOptions(token=_token(token_file), history=history * 60, **options)
     is_new = chosen.token is None and chosen.needs_token
     if is_new:

@@ -128,7 +128,7 @@ def dev(
     try:
         from nsq_ha.devcluster import ChangeRefusedError, DevCluster
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"nsq-ha dev needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
+        raise click.ClickException(f"nsq-ha dev needs {error.name}: install nsq_ha[cluster,cli]") from error
     if examples and topics:
         raise click.UsageError("give --examples or --topic, not both")
     lookupd_ports, nsqd_ports = ports_of(port, nsqd_port, plain=plain)

@@ -261,7 +261,7 @@ class WithMessage(click.Group):
 def trace() -> None:
     """Follow messages: `trace ID` shows the life of one, `trace report` reads whole trace logs.
 
-    `report` needs Spark: pip install 'nsq_ha[spark]', and Java 17 or newer.
+    `report` needs nsq_ha[spark] and Java 17 or newer.
     """
 
 

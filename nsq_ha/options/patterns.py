@@ -25,7 +25,7 @@ try:
     import re2
 except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(
-        "filters by regexp and glob need google-re2: pip install 'nsq_ha[filters]'", name="google-re2"
+        "filters by regexp and glob need google-re2: install nsq_ha[filters]", name="google-re2"
     ) from _error
 
 from nsq_ha.options.checks import MAX_FILTER_BYTES

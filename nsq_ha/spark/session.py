@@ -137,7 +137,7 @@ def require_spark() -> None:
     """
     for module in ("pyspark", "pyarrow", "numpy"):
         if importlib.util.find_spec(module) is None:
-            raise SparkUnavailableError(f"Spark needs {module}, which is not installed: pip install 'nsq_ha[spark]'")
+            raise SparkUnavailableError(f"Spark needs {module}, which is not installed: install nsq_ha[spark]")
     version = java_version()
     if version is None or version < MINIMUM_JAVA:
         nothing = "JAVA_HOME has none" if os.environ.get("JAVA_HOME") else "none was found"

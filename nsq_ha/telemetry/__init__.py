@@ -10,7 +10,7 @@ from __future__ import annotations
 try:
     import opentelemetry.trace  # noqa: F401 - is it there?
 except ImportError as _error:
-    raise ImportError("nsq_ha.telemetry needs OpenTelemetry's API: pip install 'nsq_ha[otel]'") from _error
+    raise ImportError("nsq_ha.telemetry needs OpenTelemetry's API: install nsq_ha[otel]") from _error
 
 from nsq_ha.telemetry.switch import disable, enable, process
 

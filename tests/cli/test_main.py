@@ -70,8 +70,8 @@ def without(missing: list[str], *arguments: str) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize(
     ("missing", "line"),
     [
-        (["click"], "nsq-ha needs click: pip install 'nsq_ha[cli]'\n"),
-        (["click", "rich"], "nsq-ha needs click and rich: pip install 'nsq_ha[cli]'\n"),
+        (["click"], "nsq-ha needs click: install nsq_ha[cli]\n"),
+        (["click", "rich"], "nsq-ha needs click and rich: install nsq_ha[cli]\n"),
     ],
 )
 def test_without_its_extra_it_prints_what_to_install(missing: list[str], line: str) -> None:
@@ -88,7 +88,7 @@ def test_without_the_cluster_extra_the_embedded_cluster_says_what_to_install(com
     ran = without(missing, command)
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1].startswith("Error: ")
-    assert "pip install 'nsq_ha[" in ran.stderr
+    assert "install nsq_ha[" in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
