@@ -109,13 +109,13 @@ class AdministeredCluster(OperatedNodes):
     def __init__(self, lookupd: str | tuple[str, ...], tls: TlsConfig | None = None) -> None:
         self.lookupd = tuple(lookupd.split(",")) if isinstance(lookupd, str) else lookupd
         self.tls = tls
-        self._topics: list[str] = []
+        self._topics: dict[str, int] = {}  # how many partitions each has
         self.nodes = len(self._ask(lambda admin: admin.nodes()))
 
     def create_topic(self, partitions: int = 1, replicas: int = 1, **options: Unpack[TopicOptions]) -> str:
         topic = f"ct_{uuid.uuid4().hex[:12]}"
         copies = min(replicas, self.nodes)
-        self._topics.append(topic)
+        self._topics[topic] = partitions
         self._ask(lambda admin: admin.create_topic(topic, partitions, copies, **options))
         return topic
 
@@ -127,6 +127,7 @@ class AdministeredCluster(OperatedNodes):
 
     def expand(self, topic: str, partitions: int) -> None:
         self._ask(lambda admin: admin.expand(topic, partitions, timeout=240.0))
+        self._topics[topic] = partitions
 
     def delete_channel(self, channel: str) -> None:
         async def delete(admin: AdminClient) -> None:
@@ -144,15 +145,14 @@ class AdministeredCluster(OperatedNodes):
     def await_writable(self) -> None:
         """Publish to each partition: one that nsqlookupd names for writing may refuse it for a minute."""
 
-        async def publish(admin: AdminClient) -> None:
+        async def publish() -> None:
             async with Producer(lookupd=self.lookupd) as producer:
-                for topic in self._topics:
-                    wanted = range((await admin.describe(topic)).view.partition_num)
-                    messages = [OutgoingMessage(b"is it writable?", partition=number) for number in wanted]
+                for topic, partitions in self._topics.items():
+                    messages = [OutgoingMessage(b"is it writable?", partition=number) for number in range(partitions)]
                     for outcome in await producer.publish_many(topic, messages, timeout=120.0):
                         assert isinstance(outcome, Receipt), outcome
 
-        self._ask(publish)
+        asyncio.run(publish())
 
     def close(self) -> None:
         async def delete(admin: AdminClient) -> None:

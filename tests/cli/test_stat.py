@@ -124,7 +124,9 @@ def test_an_nsqd_that_the_nsqlookupds_have_forgotten_is_named(invoke: Invoke) ->
 
 def test_nobody_leads_what_one_that_is_gone_led(capsys: pytest.CaptureFixture[str]) -> None:
     node, other, now = Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151), time.time()
-    memory = Memory({A: Sighting(now, node, frozenset({("orders", 0), ("moved", 0)})), B: Sighting(now, other)}, at=now)
+    memory = Memory(
+        {A: Sighting(now, node, frozenset({("orders", 0), ("moved", 0)})), B: Sighting(now, other)}, at=now - 1
+    )
     held = (partition("moved", 0, nsqd=B), partition("orders", 1, nsqd=B))
     reading = Reading(now, stats=ClusterStats((NodeStats(other, "0.3.7", "OK", 1, held),)), memory=memory)
     assert [stat.tell_lacking(reading, topic) for topic in (None, "orders", "moved")] == [True, True, False]
