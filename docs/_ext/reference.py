@@ -251,7 +251,9 @@ def server_codes_table() -> str:
 
 def _code(text: str) -> str:
     """Show as code what somebody may copy: JSON, flags, names of options. As text its quotes would become curly."""
-    return re.sub(r"\{(?:[^{}]|\{[^{}]*\})*\}|(?<!\w)--[a-z][a-z-]*|\b[\w.]+=\w+|\b[a-z]+[A-Z]\w*", r"``\g<0>``", text)
+    return re.sub(
+        r"\{(?:[^{}]|\{[^{}]*\})*\}|(?<!\w)--[a-z][a-z-]*|\b[\w.]+=\w+|(?<!`)\b[a-z]+[A-Z]\w*", r"``\g<0>``", text
+    )
 
 
 def _without_none(meaning: str) -> str:
