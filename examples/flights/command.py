@@ -224,9 +224,12 @@ def _print_spark(report: Report, rate: float | None) -> None:
     )
     click.echo(f"{about_latency(rate, median_of(found.latency))}\n")
     if found.page is not None:
-        # In the words of the page, which counts messages: the table above counts deliveries.
+        # The page counts what nsqd delivered. The table counts what reached the program, and the consumer finishes
+        # again by itself what it knows to be finished.
         again = found.anomalies.get("repeated", 0)
-        repeats = f" ({again:,} delivered again after they were finished)" if again else ""
+        repeats = (
+            f" ({again:,} came again after they were finished; nsq_ha itself finishes known ones)" if again else ""
+        )
         click.echo(f"every message's life: {found.page}{repeats}")
 
 
