@@ -26,7 +26,7 @@ def overview(board: Board) -> Page:
         wrong(board),
         _tiles(board),
         ui.charts(board, *(each._replace(title=_TITLES.get(name, each.title)) for name, each in _CHARTS.items())),
-        ui.section(f"The first {_RANKS} channels", _channels(board)),
+        ui.section("The first channels", _channels(board)),
         ui.section(
             "Latest events",
             ui.events_list(events, empty="Nothing has happened since the dashboard started."),
