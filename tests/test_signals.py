@@ -77,6 +77,15 @@ async def test_signals_call_into_the_loop_and_the_third_one_acts_as_before(
     assert found.calls == [number.name, "at once"]
 
 
+async def test_one_signal_is_for_all(before: list[int]) -> None:
+    one, other, loop = Calls(), Calls(), asyncio.get_running_loop()
+    with StopSignals(loop, one.stop, one.hurry), StopSignals(loop, other.stop, other.hurry):
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+        await eventually(lambda: one.calls == other.calls == ["SIGINT", "at once"])
+    assert before == [signal.SIGINT]
+
+
 async def test_a_signal_that_stops_nothing_is_sent_again(before: list[int]) -> None:
     found = Calls()
     with StopSignals(asyncio.get_running_loop(), found.stop, found.hurry):

@@ -55,7 +55,8 @@ def check_main_thread() -> None:
 class StopSignals:
     """Handles SIGTERM and SIGINT in its ``with`` block, then restores the previous handlers.
 
-    A third signal has its previous effect, so that a program whose event loop is blocked can be ended, too.
+    A third signal has its previous effect, so that a program whose event loop is blocked can be ended, too. If several
+    are in their blocks, such as two consumers in one loop, a signal is for all of them.
 
     Args:
         loop: The event loop in which to call; it may run in another thread.
@@ -86,9 +87,9 @@ class StopSignals:
         with contextlib.suppress(RuntimeError):  # no loop runs in this thread
             if asyncio.get_running_loop() is self._loop:
                 self._wakeup.enter_context(_woken(self._loop))
+        _installed.append(self)
         for number in SIGNALS:
             self._previous[number] = signal.signal(number, self._handle)
-        _installed.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,7 +101,7 @@ class StopSignals:
         with self._mutex:
             self._is_over = True
             is_unused = self._received and not self._has_stopped
-        if is_unused:
+        if is_unused and not any(each._received for each in _installed):  # noqa: SLF001 - they have it already
             signal.raise_signal(self._received[0])
 
     def restore(self) -> None:
@@ -117,6 +118,10 @@ class StopSignals:
             self.restore()
             signal.raise_signal(number)
             return
+        for each in reversed(tuple(_installed)):  # so that each restores what it found
+            each._take(number)  # noqa: SLF001 - of this class
+
+    def _take(self, number: int) -> None:
         self._received.append(number)
         with contextlib.suppress(RuntimeError):  # the loop is closed: see __exit__
             if len(self._received) == 1:
