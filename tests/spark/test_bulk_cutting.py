@@ -132,6 +132,7 @@ def marked(part: bytes) -> bytes:
         ([entry(stored(), tail) for tail in (b"x", b"x" * 30)][:1], "do not fill it"),
         ([entry(stored(), b"x" * 30)], "do not fill it"),
         ([entry(stored(size=29))], "do not fill it"),
+        ([entry(bytes(60))], "do not fill it"),
         ([entry(stored(size=31))], "do not fill it"),
         ([entry(stored(size=25, tail=b"x" * 30))], "do not fill it|smaller than its head"),
         ([entry(stored(b"", size=0), *[bytes(4)] * 26)], "smaller than its head|do not fill it"),

@@ -194,7 +194,7 @@ def _check_heads(heads: NDArray[np.void]) -> None:
 def _messages(view: memoryview, sized: NDArray[Any], begin: int, end: int) -> Numbers:
     """Return where the messages of one entry begin; ``sized`` has the size that each place of the data would name."""
     size = 4 + _SIZE(view, begin)[0]
-    if (end - begin) % size == 0 and (sized[begin:end:size] == size - 4).all():
+    if size >= HEAD_BYTES and (end - begin) % size == 0 and (sized[begin:end:size] == size - 4).all():
         return np.arange(begin, end, size)  # all of one size
     found: list[int] = []
     append, at, last = found.append, begin, end - HEAD_BYTES
