@@ -156,14 +156,19 @@ async def test_connections(cluster: DevCluster, invoke: Invoke, topic: str) -> N
     assert [line.split()[:3] for line in printed.splitlines() if "billing" in line] == [[topic, "billing", "me"]] * 2
 
 
-def test_an_nsqd_with_too_many_connections_to_list_is_named(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its statistics are read without them, and the list looked like a whole one."""
-    held = partition("orders", 0, channel("billing", connections=()))
+def nsqd_holds(monkeypatch: pytest.MonkeyPatch, held: PartitionStats) -> None:
+    """Let each look find one nsqd with this partition."""
 
     async def look(*_: object, **__: object) -> Reading:
         return Reading(NOW, stats=ClusterStats((NodeStats(Node("10.0.0.1", 4150, 4151), partitions=(held,)),)))
 
     monkeypatch.setattr(AdminClient, "look", look)
+
+
+def test_an_nsqd_with_too_many_connections_to_list_is_named(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its statistics are read without them, and the list looked like a whole one."""
+    held = partition("orders", 0, channel("billing", connections=()))
+    nsqd_holds(monkeypatch, held)
     result = invoke("stat", "--clients", "--table")
     assert (result.exit_code, result.stdout) == (1, "no connection is listed\n")
     assert result.stderr == f"warning: too many connections to list are at nsqd {A}\n"
@@ -174,8 +179,7 @@ def test_sizes_and_times_are_spread(invoke: Invoke, monkeypatch: pytest.MonkeyPa
         partition("orders", 0, channel("billing", finished_within=(0, 5), delivered_within=(0,) * 11 + (1,))),
         sizes=(3, 0, 2),
     )
-    now = Reading(NOW, stats=ClusterStats((NodeStats(Node("10.0.0.1", 4150, 4151), partitions=(held,)),)))
-    monkeypatch.setattr(AdminClient, "look", lambda *_, **__: asyncio.sleep(0, now))
+    nsqd_holds(monkeypatch, held)
     entries = lines(invoke("stat", "orders", "--distributions"))
     assert [(each["channel"], each["of"], each["counts"]) for each in entries] == [
         ("", "size", {"< 100 B": 3, "< 2 kB": 2}),
